@@ -5,9 +5,9 @@
  *                         AZURE_AUTHORITY_HOST
  *     workload identity   the assertion in AZURE_FEDERATED_TOKEN_FILE is posted to AZURE_AUTHORITY_HOST for
  *                         AZURE_TENANT_ID and AZURE_CLIENT_ID (kubernetes); the file is read anew each time
- *     managed identity    the instance metadata service is asked; origin.metadata_endpoint,
- *                         AZURE_POD_IDENTITY_AUTHORITY_HOST, or a machine of that cloud; of several
- * identities the one of AZURE_CLIENT_ID
+ *     managed identity    IDENTITY_ENDPOINT is asked, with IDENTITY_HEADER, where a container has them; else
+ * the instance metadata service is asked; origin.metadata_endpoint, AZURE_POD_IDENTITY_AUTHORITY_HOST, or a
+ * machine of that cloud; of several identities the one of AZURE_CLIENT_ID
  *
  * Invariants:
  *  1. Tokens and assertions are never printed: errors carry the service's words only.
@@ -30,12 +30,13 @@
 #define SERVICE       "http://169.254.169.254"
 #define SERVICE_PATH                                                                                         \
     "/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fstorage.azure.com%2F"
-#define GRANT_TYPE     "client_credentials"
-#define ASSERTION_TYPE "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-#define TAG_FILE       "/sys/class/dmi/id/chassis_asset_tag"
-#define TAG            "7783-7084-3265-9085-8269-3286-77" /* of every machine of that cloud */
-#define CONNECT_MS     1000
-#define TIMEOUT_MS     10000
+#define CONTAINER_QUERY "?api-version=2019-08-01&resource=https%3A%2F%2Fstorage.azure.com%2F"
+#define GRANT_TYPE      "client_credentials"
+#define ASSERTION_TYPE  "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+#define TAG_FILE        "/sys/class/dmi/id/chassis_asset_tag"
+#define TAG             "7783-7084-3265-9085-8269-3286-77" /* of every machine of that cloud */
+#define CONNECT_MS      1000
+#define TIMEOUT_MS      10000
 
 struct az_token {
     struct web web;
@@ -43,6 +44,7 @@ struct az_token {
     char *assertion_file; /* of a workload; NULL with ... */
     char *secret;         /* of a client; both NULL: a managed identity */
     char *identity;       /* the client */
+    char *header;         /* what a container's service wants to hear; NULL: it is a machine's */
     char *told;
     struct web_renewed renewed; /* the token's text */
 };
@@ -131,8 +133,8 @@ static int ask(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
     bool posts = is_posted(t);
     struct web_token_ask q = {.uri = t->uri,
                               .form = posts ? &form : NULL,
-                              .header = SLICE_LIT("metadata"),
-                              .header_value = SLICE_LIT("true")};
+                              .header = t->header ? SLICE_LIT("x-identity-header") : SLICE_LIT("metadata"),
+                              .header_value = t->header ? slice_str(t->header) : SLICE_LIT("true")};
     int r = t->assertion_file ? az_token_form(t->assertion_file, t->identity, &form, e)
             : t->secret       ? secret_form(t, &form, e)
                               : 0;
@@ -167,6 +169,9 @@ void az_token_free(struct az_token *t)
     if (t->secret)
         explicit_bzero(t->secret, strlen(t->secret));
     free(t->secret);
+    if (t->header)
+        explicit_bzero(t->header, strlen(t->header));
+    free(t->header);
     free(t->told);
     free(t->assertion_file);
     free(t->identity);
@@ -199,6 +204,24 @@ static char *service_uri(const char *named)
     if (r == 0 && identity)
         r = web_form_pair(&b, "client_id", slice_str(identity));
     return r < 0 ? NULL : slice_dup(buf_view(&b));
+}
+
+/* What a container is given (App Service, Container Apps); false when it is not. */
+static bool find_container(struct az_token *t)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(WEB_URL_MAX);
+    const char *service = web_env("IDENTITY_ENDPOINT"), *header = web_env("IDENTITY_HEADER");
+    const char *identity = web_env("AZURE_CLIENT_ID");
+    if (!service || !header)
+        return false;
+    int r = buf_printf(&b, "%s%s", service, CONTAINER_QUERY);
+    if (r == 0 && identity)
+        r = web_form_pair(&b, "client_id", slice_str(identity));
+    if (r < 0)
+        return false;
+    t->uri = slice_dup(buf_view(&b));
+    t->header = web_dup(header);
+    return true;
 }
 
 /* What a client or a pod is given; false when neither is. */
@@ -262,13 +285,16 @@ int az_token_new(const struct origin_options *o, const struct web_endpoint *endp
     *ret = NULL;
     web_renewed_init(&t->renewed, &renewed_kind, t);
     int r = is_named ? 0 : find_posted(t, &posts, e);
-    if (r == 0 && !posts)
+    if (r == 0 && !posts && (is_named || !find_container(t)))
         t->uri = service_uri(o->metadata_endpoint);
     if (r < 0 || !t->uri)
         return r;
     struct slice query = slice_str(t->uri);
     char _cleanup_free_ *base = slice_dup(slice_split(&query, '?'));
-    r = web_endpoint_parse(base, posts ? "AZURE_AUTHORITY_HOST" : "origin.metadata_endpoint", "", &x, e);
+    const char *name = posts       ? "AZURE_AUTHORITY_HOST"
+                       : t->header ? "IDENTITY_ENDPOINT"
+                                   : "origin.metadata_endpoint";
+    r = web_endpoint_parse(base, name, "", &x, e);
     if (r < 0 || !may_be_used(&x, endpoint, is_named, posts))
         return r;
     r = web_init(&t->web, &web_kind, NULL, o, e);

@@ -218,6 +218,46 @@ static void test_client_secret(void **state)
     web_fixture_stop(&f);
 }
 
+/* A container's service is asked with what it wants to hear, and tells the end as a time. */
+static void test_container(void **state)
+{
+    (void)state;
+    char token[256], endpoint[64], service[64];
+    struct script_step steps[] = {{.answer = token, .close = true},
+                                  {.answer = OBJECT, .close = true},
+                                  {.answer = OBJECT, .close = true}};
+    struct web_fixture f = {.arena = arena_new(MIB)};
+    struct origin_options o;
+    struct origin_attr attr;
+    struct err e = {0};
+    struct buf _cleanup_buf_ b = BUF_INIT(4 * KIB);
+    (void)snprintf(token, sizeof(token), TEXT("200 OK", "{\"access_token\":\"one\",\"expires_on\":\"%lld\"}"),
+                   (long long)time(NULL) + 3600);
+    script_start(&f.script, steps, ARRAY_SIZE(steps));
+    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u/acc", f.script.port);
+    (void)snprintf(service, sizeof(service), "http://127.0.0.1:%u/msi/token", f.script.port);
+    (void)setenv("IDENTITY_ENDPOINT", service, 1);
+    (void)setenv("IDENTITY_HEADER", "hush", 1);
+    (void)setenv("AZURE_CLIENT_ID", "mine", 1);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    web_fixture_option(&o, "origin.endpoint", endpoint);
+    WEB_FIXTURE_OK(origin_open("az://con", &o, "t", &f.origin, &e), e);
+    option_fini(&origin_option_table, &o);
+    (void)unsetenv("IDENTITY_ENDPOINT");
+    (void)unsetenv("IDENTITY_HEADER");
+    (void)unsetenv("AZURE_CLIENT_ID");
+    WEB_FIXTURE_OK(origin_identify(f.origin, &b, &e), e);
+    assert_non_null(strstr(b.p, "managed identity, of http://127.0.0.1:"));
+    for (int i = 0; i < 2; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 0),
+                           "GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fstorage.azure.com%2F"
+                           "&client_id=mine HTTP/1.1\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 0), "x-identity-header: hush\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 2), "Authorization: Bearer one\r\n"));
+    web_fixture_stop(&f);
+}
+
 /* What is used is told, and of keys where they are from. A certificate is refused, and no other identity used
  * in its place. */
 static void test_what_is_told(void **state)
@@ -304,6 +344,8 @@ static int start(void **state)
                                        "AZURE_AUTHORITY_HOST",
                                        "AZURE_CLIENT_SECRET",
                                        "AZURE_CLIENT_CERTIFICATE_PATH",
+                                       "IDENTITY_ENDPOINT",
+                                       "IDENTITY_HEADER",
                                        "AZURE_FEDERATED_TOKEN_FILE",
                                        "AZURE_POD_IDENTITY_AUTHORITY_HOST"};
     for (size_t i = 0; i < ARRAY_SIZE(away); i++)
@@ -314,9 +356,14 @@ static int start(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_managed_identity),       cmocka_unit_test(test_one_of_several),
-        cmocka_unit_test(test_no_token_is_no_absence), cmocka_unit_test(test_workload_identity),
-        cmocka_unit_test(test_where_it_may_go),        cmocka_unit_test(test_client_secret),
+        cmocka_unit_test(test_managed_identity),
+        cmocka_unit_test(test_one_of_several),
+        cmocka_unit_test(test_no_token_is_no_absence),
+        cmocka_unit_test(test_workload_identity),
+        cmocka_unit_test(test_where_it_may_go),
+        cmocka_unit_test(test_client_secret),
+        cmocka_unit_test(test_container),
+
         cmocka_unit_test(test_what_is_told),
     };
     return cmocka_run_group_tests(tests, start, NULL);

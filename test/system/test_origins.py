@@ -506,6 +506,8 @@ def test_check_tells_what_works(node, writable):
     prefix = harness.random_name()
     writable.make_folder(prefix)
     said = check(node, writable.url(prefix), writable.properties())
+    words = {"az": "origin.account_key of the bucket", "gs": "requests are anonymous", "hdfs": "the name of the user", "nfs": "the numbers of user"}
+    assert words[writable.url().partition(":")[0]] in said["credentials"]["text"], said
     expected = dict.fromkeys(said, "ok")
     if writable.folders:
         expected["attributes"] = "no"  # content type and metadata are not kept

@@ -273,6 +273,17 @@ static int of_machine(const struct look *l, struct s3_chain *ret, struct err *e)
     return r;
 }
 
+/* A profile that is named and not there: another identity in its place would be a surprise. */
+static int check_profile(const struct look *l, struct err *e)
+{
+    const char *named = web_env("AWS_PROFILE") ? web_env("AWS_PROFILE") : web_env("AWS_DEFAULT_PROFILE");
+    if (!l->environment || !named || s3_aws_knows(l->aws, named))
+        return 0;
+    return err_set(e, ERR_ORIGIN_SETUP,
+                   "AWS_PROFILE %s: no such profile in the node's ~/.aws/config and ~/.aws/credentials",
+                   named);
+}
+
 int s3_chain_find(const struct origin_options *o, const struct s3_aws *aws, bool roles, struct s3_chain *ret,
                   struct err *e)
 {
@@ -281,6 +292,8 @@ int s3_chain_find(const struct origin_options *o, const struct s3_aws *aws, bool
     int r = of_bucket(&l, &found, e);
     if (r == 0 && !is_found(&found) && l.environment && s3_environment_keys(&found.fixed))
         tell(&found, "AWS_ACCESS_KEY_ID of the environment");
+    if (r == 0 && !is_found(&found))
+        r = check_profile(&l, e);
     if (r == 0 && !is_found(&found))
         r = find_profile(&l, aws->profile, &found, e);
     if (r == 0 && !is_found(&found))

@@ -411,6 +411,7 @@ static void test_refusals(void **state)
         {POD "AWS_ENDPOINT_URL_STS=http://198.51.100.1", NULL, "https only", ERR_ORIGIN_SETUP},
         {POD "AWS_ENDPOINT_URL=http://198.51.100.1", NULL, "https only", ERR_ORIGIN_SETUP},
         {POD "AWS_REGION=a/b", NULL, "not the name of a region", ERR_ORIGIN_SETUP},
+        {POD "AWS_PROFILE=nowhere", NULL, "AWS_PROFILE nowhere: no such profile", ERR_ORIGIN_SETUP},
         {"", "nowhere", "origin.profile nowhere: no such profile", ERR_BAD_OPTION},
         {"", "alone", "role_arn needs one of source_profile and credential_source", ERR_ORIGIN_SETUP},
         {"", "both", "role_arn needs one of source_profile and credential_source", ERR_ORIGIN_SETUP},

@@ -2,6 +2,7 @@
 watch, it refuses every request that is not signed with keys it gave out, with their session token."""
 
 import json
+import socket
 import ssl
 import subprocess
 import threading
@@ -149,7 +150,6 @@ class Tunnel:
     """https before a port of this machine."""
 
     def __init__(self, port, context):
-        import socket
         self.to = port
         self.context = context
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -161,7 +161,6 @@ class Tunnel:
         return self
 
     def __exit__(self, *_):
-        import socket
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.thread.join()
@@ -179,7 +178,6 @@ class Tunnel:
 
     def _serve(self, plain):
         """One request and its answer, which ends with the connection."""
-        import socket
         with self.context.wrap_socket(plain, server_side=True) as near, socket.create_connection(("127.0.0.1", self.to)) as far:
             head = b""
             while b"\r\n\r\n" not in head:

@@ -5,7 +5,7 @@
  * its path where the service has it there ("http://127.0.0.1:10000/devstoreaccount1")
  *
  * Credentials, the first that is said: origin.account_key, origin.sas; AZURE_STORAGE_KEY,
- * AZURE_STORAGE_SAS_TOKEN; those of AZURE_STORAGE_CONNECTION_STRING; the identity of the pod or machine
+ * AZURE_STORAGE_SAS_TOKEN; those of AZURE_STORAGE_CONNECTION_STRING; the identity of a client, pod or machine
  * (az_token.c, which origin.metadata_endpoint puts before the environment); else anonymous. The account:
  * origin.account, AZURE_STORAGE_ACCOUNT, the connection string.
  *
@@ -22,6 +22,7 @@
 /* Heap copies of what was said; NULL where nothing was. */
 struct said {
     char *account, *key, *sas, *endpoint;
+    const char *from; /* where key or signature are from; NULL: nowhere */
 };
 
 static void said_fini(struct said *s)
@@ -73,13 +74,19 @@ static void gather(const struct origin_options *o, struct said *s)
     s->account = web_dup(o->account ? o->account : web_env("AZURE_STORAGE_ACCOUNT"));
     s->key = web_dup(o->account_key);
     s->sas = web_dup(o->sas);
-    if (s->key || s->sas || o->metadata_endpoint)
+    s->from = s->key ? "origin.account_key of the bucket" : s->sas ? "origin.sas of the bucket" : NULL;
+    if (s->from || o->metadata_endpoint)
         return;
     s->key = web_dup(web_env("AZURE_STORAGE_KEY"));
     s->sas = s->key ? NULL : web_dup(web_env("AZURE_STORAGE_SAS_TOKEN"));
+    s->from = s->key   ? "AZURE_STORAGE_KEY of the environment"
+              : s->sas ? "AZURE_STORAGE_SAS_TOKEN of the environment"
+                       : NULL;
     const char *connection = web_env("AZURE_STORAGE_CONNECTION_STRING");
     if (connection && !s->key && !s->sas && !o->account && !o->endpoint)
         from_connection_string(s, slice_str(connection));
+    if (!s->from && (s->key || s->sas))
+        s->from = "AZURE_STORAGE_CONNECTION_STRING of the environment";
 }
 
 static bool valid_account(const char *s)
@@ -172,6 +179,7 @@ static int az_open(struct slice rest, const struct origin_options *o, struct ori
     az_hints_init(&z->hints);
     struct said _cleanup_(said_fini) s = {0};
     gather(o, &s);
+    z->told = s.from;
     int r = web_init(&z->web, &az_web_kind, &z->base, o, e);
     if (r == 0)
         r = web_parse_name(rest, "a container", "az://CONTAINER/PREFIX", &z->container, &z->prefix, e);
@@ -185,6 +193,21 @@ static int az_open(struct slice rest, const struct origin_options *o, struct ori
         return r;
     *ret = &TAKE_PTR(z)->base;
     return 0;
+}
+
+static int az_identify(struct origin *o, struct buf *b, struct err *e)
+{
+    const struct az *z = az_of(o);
+    if (!z->token)
+        return buf_str(b, z->told ? z->told : "none: requests are anonymous");
+    struct buf _cleanup_buf_ token = BUF_INIT(WEB_RESULT_MAX);
+    uint64_t version;
+    int r = az_token_get(z->token, &token, &version, e);
+    if (r == 0)
+        r = buf_printf(b, "%s%s", az_token_told(z->token),
+                       token.n ? "" : ", which has none: requests are anonymous");
+    web_wipe(&token);
+    return r;
 }
 
 static void az_close(struct origin *o)
@@ -211,6 +234,7 @@ const struct origin_ops origin_az_ops = {
     .scheme = "az",
     .open = az_open,
     .close = az_close,
+    .identify = az_identify,
     .get = az_get,
     .list = az_list,
     .put = az_put,

@@ -41,6 +41,7 @@ struct az {
     size_t key_n;                 /* 0: none */
     char *sas;                    /* "sv=...&sig=..." as given, without '?'; NULL: none */
     struct az_token *token;       /* NULL: none */
+    const char *told;             /* where key or signature are from, for people; NULL: there are none */
     uint64_t part_bytes;
     struct az_hints hints;
 };
@@ -72,6 +73,8 @@ int az_token_new(const struct origin_options *o, const struct web_endpoint *endp
 void az_token_free(struct az_token *t);
 /* Appends the token; nothing where there is none. As web_renewed_get. */
 int az_token_get(struct az_token *t, struct buf *b, uint64_t *ret_version, struct err *e);
+/* Who gives them, for people: never a secret. Lasts as long as `t`. */
+const char *az_token_told(const struct az_token *t);
 void az_token_drop(struct az_token *t, uint64_t version);
 /* What is posted for a workload: the file's assertion, of a client. ERR_ORIGIN_DENIED. For the request and
  * for tests.

@@ -1,11 +1,13 @@
 /*
  * Access tokens of Azure: identities that a machine or a pod is given, so that no key stands anywhere.
  *
+ *     client              AZURE_CLIENT_SECRET with AZURE_TENANT_ID and AZURE_CLIENT_ID is posted to
+ *                         AZURE_AUTHORITY_HOST
  *     workload identity   the assertion in AZURE_FEDERATED_TOKEN_FILE is posted to AZURE_AUTHORITY_HOST for
  *                         AZURE_TENANT_ID and AZURE_CLIENT_ID (kubernetes); the file is read anew each time
- *     managed identity    the instance metadata service is asked; origin.metadata_endpoint,
- *                         AZURE_POD_IDENTITY_AUTHORITY_HOST, or a machine of that cloud; of several
- * identities the one of AZURE_CLIENT_ID
+ *     managed identity    IDENTITY_ENDPOINT is asked, with IDENTITY_HEADER, where a container has them; else
+ * the instance metadata service is asked; origin.metadata_endpoint, AZURE_POD_IDENTITY_AUTHORITY_HOST, or a
+ * machine of that cloud; of several identities the one of AZURE_CLIENT_ID
  *
  * Invariants:
  *  1. Tokens and assertions are never printed: errors carry the service's words only.
@@ -28,24 +30,33 @@
 #define SERVICE       "http://169.254.169.254"
 #define SERVICE_PATH                                                                                         \
     "/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fstorage.azure.com%2F"
-#define GRANT_TYPE     "client_credentials"
-#define ASSERTION_TYPE "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-#define TAG_FILE       "/sys/class/dmi/id/chassis_asset_tag"
-#define TAG            "7783-7084-3265-9085-8269-3286-77" /* of every machine of that cloud */
-#define CONNECT_MS     1000
-#define TIMEOUT_MS     10000
+#define CONTAINER_QUERY "?api-version=2019-08-01&resource=https%3A%2F%2Fstorage.azure.com%2F"
+#define GRANT_TYPE      "client_credentials"
+#define ASSERTION_TYPE  "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+#define TAG_FILE        "/sys/class/dmi/id/chassis_asset_tag"
+#define TAG             "7783-7084-3265-9085-8269-3286-77" /* of every machine of that cloud */
+#define CONNECT_MS      1000
+#define TIMEOUT_MS      10000
 
 struct az_token {
     struct web web;
-    char *uri; /* where tokens are asked for */
-    char *assertion_file,
-        *identity;              /* of a workload: the file, and the client; file NULL: a managed identity */
+    char *uri;            /* where tokens are asked for */
+    char *assertion_file; /* of a workload; NULL with ... */
+    char *secret;         /* of a client; both NULL: a managed identity */
+    char *identity;       /* the client */
+    char *header;         /* what a container's service wants to hear; NULL: it is a machine's */
+    char *told;
     struct web_renewed renewed; /* the token's text */
 };
 
 static struct az_token *of_web(struct web *w)
 {
     return container_of(w, struct az_token, web);
+}
+
+static bool is_posted(const struct az_token *t)
+{
+    return t->assertion_file || t->secret;
 }
 
 /* ---- asking ---- */
@@ -69,7 +80,7 @@ static int refused(const struct web_call *c, struct err *e)
     web_error_line(said.n ? said : body, message, sizeof(message));
     json_decref(j);
     int status = c->response.status, class = web_error_class(status);
-    if (!of_web(c->web)->assertion_file && status == 400 && strstr(message, "Identity not found"))
+    if (!is_posted(of_web(c->web)) && status == 400 && strstr(message, "Identity not found"))
         class = -ENOENT;                     /* the machine has none */
     else if (status == 404 || status == 410) /* it is being updated, as its documentation says */
         class = ERR_ORIGIN_FAILED;
@@ -103,16 +114,30 @@ int az_token_form(const char *assertion_file, const char *identity, struct buf *
                  : 0;
 }
 
+static int secret_form(const struct az_token *t, struct buf *form, struct err *e)
+{
+    int r = web_form_pair(form, "client_id", slice_str(t->identity));
+    if (r == 0)
+        r = web_form_pair(form, "scope", SLICE_LIT(RESOURCE ".default"));
+    if (r == 0)
+        r = web_form_pair(form, "grant_type", SLICE_LIT(GRANT_TYPE));
+    if (r == 0)
+        r = web_form_pair(form, "client_secret", slice_str(t->secret));
+    return r < 0 ? err_set(e, r, "AZURE_CLIENT_SECRET: longer than any secret") : 0;
+}
+
 static int ask(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct az_token *t = arg;
     struct buf _cleanup_buf_ form = BUF_INIT(4 * ASSERTION_MAX);
-    bool posts = t->assertion_file != NULL;
+    bool posts = is_posted(t);
     struct web_token_ask q = {.uri = t->uri,
                               .form = posts ? &form : NULL,
-                              .header = SLICE_LIT("metadata"),
-                              .header_value = SLICE_LIT("true")};
-    int r = posts ? az_token_form(t->assertion_file, t->identity, &form, e) : 0;
+                              .header = t->header ? SLICE_LIT("x-identity-header") : SLICE_LIT("metadata"),
+                              .header_value = t->header ? slice_str(t->header) : SLICE_LIT("true")};
+    int r = t->assertion_file ? az_token_form(t->assertion_file, t->identity, &form, e)
+            : t->secret       ? secret_form(t, &form, e)
+                              : 0;
     if (r == 0)
         return web_token_ask(&t->web, &q, ret, ret_life_ms, e);
     web_wipe(&form);
@@ -141,6 +166,13 @@ void az_token_free(struct az_token *t)
     web_fini(&t->web);
     web_renewed_fini(&t->renewed);
     free(t->uri);
+    if (t->secret)
+        explicit_bzero(t->secret, strlen(t->secret));
+    free(t->secret);
+    if (t->header)
+        explicit_bzero(t->header, strlen(t->header));
+    free(t->header);
+    free(t->told);
     free(t->assertion_file);
     free(t->identity);
     free(t);
@@ -174,19 +206,44 @@ static char *service_uri(const char *named)
     return r < 0 ? NULL : slice_dup(buf_view(&b));
 }
 
-/* What a pod is given; false when it is not. */
-static int find_workload(struct az_token *t, bool *ret, struct err *e)
+/* What a container is given (App Service, Container Apps); false when it is not. */
+static bool find_container(struct az_token *t)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(WEB_URL_MAX);
+    const char *service = web_env("IDENTITY_ENDPOINT"), *header = web_env("IDENTITY_HEADER");
+    const char *identity = web_env("AZURE_CLIENT_ID");
+    if (!service || !header)
+        return false;
+    int r = buf_printf(&b, "%s%s", service, CONTAINER_QUERY);
+    if (r == 0 && identity)
+        r = web_form_pair(&b, "client_id", slice_str(identity));
+    if (r < 0)
+        return false;
+    t->uri = slice_dup(buf_view(&b));
+    t->header = web_dup(header);
+    return true;
+}
+
+/* What a client or a pod is given; false when neither is. */
+static int find_posted(struct az_token *t, bool *ret, struct err *e)
 {
     const char *file = web_env("AZURE_FEDERATED_TOKEN_FILE"), *host = web_env("AZURE_AUTHORITY_HOST");
     const char *identity = web_env("AZURE_CLIENT_ID"), *tenant = web_env("AZURE_TENANT_ID");
-    *ret = file != NULL;
-    if (!file)
+    const char *secret = identity && tenant ? web_env("AZURE_CLIENT_SECRET") : NULL;
+    const char *certificate = identity && tenant ? web_env("AZURE_CLIENT_CERTIFICATE_PATH") : NULL;
+    *ret = secret || file;
+    if (certificate && !secret)
+        return err_set(e, ERR_BAD_OPTION,
+                       "AZURE_CLIENT_CERTIFICATE_PATH: certificates of clients are not spoken; set "
+                       "AZURE_CLIENT_SECRET, or origin.account_key or origin.sas of the bucket");
+    if (!secret && !file)
         return 0;
     if (!identity || !tenant)
         return err_set(e, ERR_BAD_OPTION,
                        "AZURE_FEDERATED_TOKEN_FILE is set without AZURE_CLIENT_ID and AZURE_TENANT_ID");
     char _cleanup_free_ *base = without_slashes(host ? host : AUTHORITY);
-    t->assertion_file = web_dup(file);
+    t->secret = web_dup(secret);
+    t->assertion_file = secret ? NULL : web_dup(file);
     t->identity = web_dup(identity);
     if (asprintf(&t->uri, "%s/%s/oauth2/v2.0/token", base, tenant) < 0)
         abort();
@@ -202,35 +259,53 @@ static bool may_be_used(const struct web_endpoint *service, const struct web_end
     return is_named || endpoint->https || (service->loopback && endpoint->loopback);
 }
 
+static void tell(struct az_token *t, const char *base)
+{
+    int r = t->secret ? asprintf(&t->told, "AZURE_CLIENT_SECRET of client %s, asked of %s", t->identity, base)
+            : t->assertion_file ? asprintf(&t->told, "workload identity of client %s in %s, asked of %s",
+                                           t->identity, t->assertion_file, base)
+                                : asprintf(&t->told, "managed identity, of %s", base);
+    if (r < 0)
+        abort();
+}
+
+const char *az_token_told(const struct az_token *t)
+{
+    return t->told;
+}
+
 int az_token_new(const struct origin_options *o, const struct web_endpoint *endpoint, struct az_token **ret,
                  struct err *e)
 {
     struct az_token *_cleanup_(az_token_freep) t = calloc(1, sizeof(*t));
     struct web_endpoint _cleanup_(web_endpoint_fini) x = {0};
-    bool is_workload = false, is_named = o->metadata_endpoint != NULL;
+    bool posts = false, is_named = o->metadata_endpoint != NULL;
     if (!t)
         abort();
     *ret = NULL;
     web_renewed_init(&t->renewed, &renewed_kind, t);
-    int r = is_named ? 0 : find_workload(t, &is_workload, e);
-    if (r == 0 && !is_workload)
+    int r = is_named ? 0 : find_posted(t, &posts, e);
+    if (r == 0 && !posts && (is_named || !find_container(t)))
         t->uri = service_uri(o->metadata_endpoint);
     if (r < 0 || !t->uri)
         return r;
     struct slice query = slice_str(t->uri);
     char _cleanup_free_ *base = slice_dup(slice_split(&query, '?'));
-    r = web_endpoint_parse(base, is_workload ? "AZURE_AUTHORITY_HOST" : "origin.metadata_endpoint", "", &x,
-                           e);
-    if (r < 0 || !may_be_used(&x, endpoint, is_named, is_workload))
+    const char *name = posts       ? "AZURE_AUTHORITY_HOST"
+                       : t->header ? "IDENTITY_ENDPOINT"
+                                   : "origin.metadata_endpoint";
+    r = web_endpoint_parse(base, name, "", &x, e);
+    if (r < 0 || !may_be_used(&x, endpoint, is_named, posts))
         return r;
     r = web_init(&t->web, &web_kind, NULL, o, e);
     if (r < 0)
         return r;
-    t->web.loopback = x.loopback || !is_workload; /* no proxy leads to a machine's own service */
-    if (!is_workload) {
+    t->web.loopback = x.loopback || !posts; /* no proxy leads to a machine's own service */
+    if (!posts) {
         t->web.connect_timeout_ms = MIN(t->web.connect_timeout_ms, (uint64_t)CONNECT_MS);
         t->web.timeout_ms = MIN(t->web.timeout_ms, (uint64_t)TIMEOUT_MS);
     }
+    tell(t, base);
     *ret = TAKE_PTR(t);
     return 0;
 }

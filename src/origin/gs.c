@@ -243,6 +243,21 @@ static int gs_open(struct slice rest, const struct origin_options *o, struct ori
     return 0;
 }
 
+static int gs_identify(struct origin *o, struct buf *b, struct err *e)
+{
+    const struct gs *g = gs_of(o);
+    if (!g->token)
+        return buf_str(b, "none: requests are anonymous");
+    struct buf _cleanup_buf_ token = BUF_INIT(16 * KIB);
+    uint64_t version;
+    int r = gs_token_get(g->token, &token, &version, e);
+    if (r == 0)
+        r = buf_printf(b, "%s%s", gs_token_told(g->token),
+                       token.n ? "" : ", which has none: requests are anonymous");
+    web_wipe(&token);
+    return r;
+}
+
 static void gs_close(struct origin *o)
 {
     gs_free(gs_of(o));
@@ -253,6 +268,7 @@ const struct origin_ops origin_gs_ops = {
     .keeps = ORIGIN_CAN_VERSIONS,
     .open = gs_open,
     .close = gs_close,
+    .identify = gs_identify,
     .get = gs_get,
     .list = gs_list,
     .put = gs_put,

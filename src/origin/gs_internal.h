@@ -1,7 +1,7 @@
 /*
  * The Google Cloud Storage kind, between its files: gs.c (options, URLs, opening, reads), gs_token.c
- * (credentials and access tokens), gs_json.c (documents), gs_list.c (listings), gs_put.c (writes),
- * gs_upload.c (resumable uploads), gs_versions.c (what there was before).
+ * (credentials and access tokens), gs_federation.c (those without a key), gs_json.c (documents), gs_list.c
+ * (listings), gs_put.c (writes), gs_upload.c (resumable uploads), gs_versions.c (what there was before).
  *
  * Versions are generations: the decimal number stands where other kinds have an ETag.
  */
@@ -16,6 +16,7 @@
 #define GS_CHUNK       (256 * KIB) /* chunks of resumable uploads are multiples of it */
 #define GS_SINGLE_MAX  (8 * MIB)   /* larger objects are sent in resumable uploads */
 #define GS_SESSION_MAX WEB_LOCATION_MAX
+#define GS_SCOPE_ALL   "https://www.googleapis.com/auth/cloud-platform" /* to act for another account */
 
 /* ---- tokens ---- */
 
@@ -33,6 +34,26 @@ int gs_token_get(struct gs_token *t, struct buf *b, uint64_t *ret_version, struc
 void gs_token_drop(struct gs_token *t, uint64_t version);
 /* The signed assertion of a service account, for a time; for tests. */
 int gs_token_assertion(const struct gs_token *t, uint64_t real_s, struct buf *b, struct err *e);
+/* Who gives the tokens, for people: never a secret. Lasts as long as `t`. */
+const char *gs_token_told(const struct gs_token *t);
+
+/* Of credentials files without a key: gs_federation.c. Members are NULL where nothing is said. */
+struct gs_federation {
+    char *file, *field; /* the token's, and the member of its JSON */
+    char *audience, *subject_type;
+    char *account_uri; /* where a token becomes one of a service account; NULL: it stays as it is */
+    uint64_t life_s;   /* of that */
+};
+void gs_federation_fini(struct gs_federation *f);
+/* An external account; ERR_BAD_OPTION. fini also after a failure. */
+int gs_federation_take(const json_t *j, const char *path, struct gs_federation *ret, struct err *e);
+/* Only the service account that a token is to become one of. */
+int gs_federation_account(const json_t *j, const char *path, struct gs_federation *ret, struct err *e);
+/* The question for a token, with the one that is in the file now. */
+int gs_federation_form(const struct gs_federation *f, const char *scope, struct buf *form, struct err *e);
+/* Exchanges *token (on the heap) for one of the service account; w's kind goes where the call says. */
+int gs_federation_impersonate(const struct gs_federation *f, struct web *w, const char *scope, void **token,
+                              uint64_t *ret_life_ms, struct err *e);
 
 /* ---- the origin ---- */
 

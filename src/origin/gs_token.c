@@ -3,6 +3,7 @@
  *
  *     service account file   an assertion (JWT, RS256) signed with its key is posted to its token_uri
  *     user file              its refresh token is posted (authorized_user, made by gcloud)
+ *     external account, impersonated service account   gs_federation.c
  *     metadata service       asked; GCE_METADATA_HOST, origin.metadata_endpoint, or a machine of that cloud
  *
  * Invariants:
@@ -23,6 +24,7 @@
 
 #define FILE_MAX      MIB
 #define TOKEN_MAX     (8 * KIB)
+#define FORM_MAX      (256 * KIB)
 #define LIFE_S        3600
 #define SCOPE         "https://www.googleapis.com/auth/devstorage.read_write"
 #define TOKEN_URI     "https://oauth2.googleapis.com/token"
@@ -31,7 +33,7 @@
 #define GRANT         "urn:ietf:params:oauth:grant-type:jwt-bearer"
 #define PRODUCT_FILE  "/sys/class/dmi/id/product_name"
 
-enum source { FROM_ACCOUNT, FROM_USER, FROM_METADATA };
+enum source { FROM_ACCOUNT, FROM_USER, FROM_FEDERATION, FROM_METADATA };
 
 struct gs_token {
     enum source source;
@@ -40,6 +42,8 @@ struct gs_token {
     char *email, *key_id;
     EVP_PKEY *key;
     char *client_id, *client_secret, *refresh_token;
+    struct gs_federation federation;
+    char *told;
     struct web_renewed renewed; /* the token's text */
 };
 
@@ -53,7 +57,7 @@ static struct gs_token *of_web(struct web *w)
 static int prepare(struct web_call *c, struct web_request *q, struct err *e)
 {
     const struct gs_token *t = of_web(c->web);
-    if (buf_str(&q->url, t->uri) < 0)
+    if ((c->url.n ? buf_slice(&q->url, c->url) : buf_str(&q->url, t->uri)) < 0)
         return err_set(e, -ENAMETOOLONG, "the token service's address is too long");
     return web_request_headers(c, q, e);
 }
@@ -108,8 +112,9 @@ int gs_token_assertion(const struct gs_token *t, uint64_t real_s, struct buf *b,
     assert(t->source == FROM_ACCOUNT);
     json_t *_cleanup_(gs_json_unrefp) head = json_pack("{s:s, s:s}", "alg", "RS256", "typ", "JWT");
     json_t *_cleanup_(gs_json_unrefp) claims =
-        json_pack("{s:s, s:s, s:s, s:I, s:I}", "iss", t->email, "scope", SCOPE, "aud", t->uri, "iat",
-                  (json_int_t)real_s, "exp", (json_int_t)(real_s + LIFE_S));
+        json_pack("{s:s, s:s, s:s, s:I, s:I}", "iss", t->email, "scope",
+                  t->federation.account_uri ? GS_SCOPE_ALL : SCOPE, "aud", t->uri, "iat", (json_int_t)real_s,
+                  "exp", (json_int_t)(real_s + LIFE_S));
     if (t->key_id)
         (void)json_object_set_new(head, "kid", json_string(t->key_id));
     char _cleanup_free_ *head_text = json_dumps(head, JSON_COMPACT);
@@ -136,6 +141,8 @@ static int make_form(const struct gs_token *t, struct buf *form, struct err *e)
 {
     struct buf _cleanup_buf_ assertion = BUF_INIT(TOKEN_MAX);
     int r;
+    if (t->source == FROM_FEDERATION)
+        return gs_federation_form(&t->federation, SCOPE, form, e);
     if (t->source == FROM_ACCOUNT) {
         r = gs_token_assertion(t, sys->real_ns() / 1000000000, &assertion, e);
         if (r < 0)
@@ -158,16 +165,25 @@ static int make_form(const struct gs_token *t, struct buf *form, struct err *e)
 static int ask(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct gs_token *t = arg;
-    struct buf _cleanup_buf_ form = BUF_INIT(16 * KIB);
+    struct buf _cleanup_buf_ form = BUF_INIT(FORM_MAX);
     bool posts = t->source != FROM_METADATA;
     struct web_token_ask q = {.uri = t->uri,
                               .form = posts ? &form : NULL,
                               .header = SLICE_LIT("metadata-flavor"),
                               .header_value = SLICE_LIT("Google")};
     int r = posts ? make_form(t, &form, e) : 0;
-    if (r == 0)
-        return web_token_ask(&t->web, &q, ret, ret_life_ms, e);
-    web_wipe(&form);
+    if (r < 0) {
+        web_wipe(&form);
+        return web_error_of_credentials(err_prefix(e, r, "access token from %s", t->uri), e);
+    }
+    void *token = NULL;
+    r = web_token_ask(&t->web, &q, &token, ret_life_ms, e);
+    if (r == 0 && t->federation.account_uri)
+        r = gs_federation_impersonate(&t->federation, &t->web, SCOPE, &token, ret_life_ms, e);
+    if (r < 0)
+        web_token_free(token);
+    else
+        *ret = token;
     return r;
 }
 
@@ -199,6 +215,8 @@ void gs_token_free(struct gs_token *t)
             explicit_bzero(secrets[i], strlen(secrets[i]));
         free(secrets[i]);
     }
+    gs_federation_fini(&t->federation);
+    free(t->told);
     free(t->uri);
     free(t->email);
     free(t->key_id);
@@ -241,6 +259,46 @@ static int take_user(struct gs_token *t, const json_t *j, const char *path, stru
     return 0;
 }
 
+static int take_federation(struct gs_token *t, const json_t *j, const char *path, struct err *e)
+{
+    t->source = FROM_FEDERATION;
+    int r = gs_federation_take(j, path, &t->federation, e);
+    if (r < 0)
+        return r;
+    free(t->uri);
+    t->uri = text_member(j, "token_url");
+    return 0;
+}
+
+/* Who signed in with gcloud acts for a service account. */
+static int take_impersonated(struct gs_token *t, const json_t *j, const char *path, struct err *e)
+{
+    const json_t *source = json_object_get(j, "source_credentials");
+    struct slice type = slice_str(json_string_value(json_object_get(source, "type")));
+    int r = gs_federation_account(j, path, &t->federation, e);
+    if (r == 0 && (!t->federation.account_uri || json_array_size(json_object_get(j, "delegates")) > 0))
+        r = err_set(
+            e, ERR_BAD_OPTION,
+            "credentials file %s: an impersonated account needs service_account_impersonation_url, and "
+            "no delegates",
+            path);
+    if (r < 0)
+        return r;
+    char *uri = text_member(source, "token_uri");
+    if (uri) {
+        free(t->uri);
+        t->uri = uri;
+    }
+    if (slice_eq_str(type, "service_account"))
+        return take_account(t, source, path, e);
+    if (slice_eq_str(type, "authorized_user"))
+        return take_user(t, source, path, e);
+    return err_set(e, ERR_BAD_OPTION,
+                   "credentials file %s: source_credentials are neither a service_account nor an "
+                   "authorized_user",
+                   path);
+}
+
 static int take_file(struct gs_token *t, const char *path, struct err *e)
 {
     char _cleanup_free_ *text = NULL;
@@ -258,8 +316,15 @@ static int take_file(struct gs_token *t, const char *path, struct err *e)
         return take_account(t, j, path, e);
     if (slice_eq_str(type, "authorized_user"))
         return take_user(t, j, path, e);
-    return err_set(e, ERR_BAD_OPTION,
-                   "credentials file %s: no JSON with type service_account or authorized_user", path);
+    if (slice_eq_str(type, "external_account"))
+        return take_federation(t, j, path, e);
+    if (slice_eq_str(type, "impersonated_service_account"))
+        return take_impersonated(t, j, path, e);
+    return err_set(
+        e, ERR_BAD_OPTION,
+        "credentials file %s: no JSON with type service_account, authorized_user, external_account "
+        "or impersonated_service_account",
+        path);
 }
 
 static char *metadata_uri(const struct origin_options *o)
@@ -295,6 +360,25 @@ static char *find_file(const struct origin_options *o)
     return own;
 }
 
+/* After the source was found. */
+static void tell(struct gs_token *t, const char *file)
+{
+    static const char *const words[] = {"service account", "user", "external account"};
+    const char *account = t->federation.account_uri ? strrchr(t->federation.account_uri, '/') : NULL;
+    struct slice query = slice_str(t->uri), place = slice_split(&query, '?');
+    int r = file ? asprintf(&t->told, "%s%s%s of %s, asked of " SLICE_FMT "%s%s", words[t->source],
+                            t->email ? " " : "", t->email ? t->email : "", file, SLICE_ARG(place),
+                            account ? ", for " : "", account ? account + 1 : "")
+                 : asprintf(&t->told, "the machine's service account, of " SLICE_FMT, SLICE_ARG(place));
+    if (r < 0)
+        abort();
+}
+
+const char *gs_token_told(const struct gs_token *t)
+{
+    return t->told;
+}
+
 int gs_token_new(const struct origin_options *o, bool emulator, struct gs_token **ret, struct err *e)
 {
     char _cleanup_free_ *file = emulator                                       ? web_dup(o->credentials_file)
@@ -321,6 +405,7 @@ int gs_token_new(const struct origin_options *o, bool emulator, struct gs_token 
     if (r < 0)
         return r;
     t->web.loopback = x.loopback || !file;
+    tell(t, file);
     *ret = TAKE_PTR(t);
     return 0;
 }

@@ -210,6 +210,14 @@ static int hdfs_open(struct slice rest, const struct origin_options *o, struct o
     return 0;
 }
 
+static int hdfs_identify(struct origin *o, struct buf *b, struct err *e)
+{
+    const struct hdfs *h = hdfs_of(o);
+    (void)e;
+    return h->token ? buf_str(b, "origin.delegation_token of the bucket")
+                    : buf_printf(b, "none: the service believes the name of the user, %s", h->user);
+}
+
 static void hdfs_close(struct origin *o)
 {
     hdfs_free(hdfs_of(o));
@@ -219,6 +227,7 @@ const struct origin_ops origin_hdfs_ops = {
     .scheme = "hdfs",
     .open = hdfs_open,
     .close = hdfs_close,
+    .identify = hdfs_identify,
     .get = hdfs_get,
     .list = hdfs_list,
     .put = hdfs_put,

@@ -156,6 +156,12 @@ void origin_close(struct origin *o)
     o->ops->close(o);
 }
 
+int origin_identify(struct origin *o, struct buf *b, struct err *e)
+{
+    int r = o->ops->identify ? o->ops->identify(o, b, e) : buf_str(b, "this kind of origin needs none");
+    return r < 0 ? err_prefix(e, r, "origin %s", o->url) : 0;
+}
+
 /* ---- for the kinds ---- */
 
 void origin_count_request(struct origin *o, const char *op, int status)

@@ -53,8 +53,11 @@ struct origin_attr {
       "access key; default AWS_ACCESS_KEY_ID, then ~/.aws/credentials")                                      \
     X(secret_key, STRING, "origin.secret_key", "SECRET", NULL, 0, 0, NULL, true, "secret key")               \
     X(session_token, STRING, "origin.session_token", "TOKEN", NULL, 0, 0, NULL, true, "session token")       \
+    X(profile, STRING, "origin.profile", "NAME", NULL, 0, 0, NULL, false,                                    \
+      "s3: profile of ~/.aws/config and ~/.aws/credentials of the node, in place of the environment's keys") \
     X(credentials_file, STRING, "origin.credentials_file", "FILE", NULL, 0, 0, NULL, false,                  \
-      "gs: JSON file of a service account or user; default GOOGLE_APPLICATION_CREDENTIALS")                  \
+      "gs: JSON file of a service account, user or external account; default "                               \
+      "GOOGLE_APPLICATION_CREDENTIALS")                                                                      \
     X(account, STRING, "origin.account", "NAME", NULL, 0, 0, NULL, false,                                    \
       "az: storage account; default AZURE_STORAGE_ACCOUNT")                                                  \
     X(account_key, STRING, "origin.account_key", "KEY", NULL, 0, 0, NULL, true,                              \
@@ -231,6 +234,8 @@ struct origin_ops {
     unsigned keeps;     /* of ORIGIN_CAN_VERSIONS and ORIGIN_CAN_TAGS */
     int (*open)(struct slice rest_of_url, const struct origin_options *o, struct origin **ret, struct err *e);
     void (*close)(struct origin *o);
+    /* origin_identify; NULL: there is nothing to say. */
+    int (*identify)(struct origin *o, struct buf *b, struct err *e);
     int (*get)(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
                origin_sink_fn sink, void *arg, struct err *e);
     int (*list)(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
@@ -308,6 +313,10 @@ int origin_copy(struct origin *o, struct slice from, struct slice to, struct sli
  * where the kind cannot do that. */
 int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
                     struct origin_attr *ret_attr, struct err *e);
+
+/* Appends whose credentials are used and where they are from, in words without any secret, and gets them
+ * where somebody gives them: the error says why not. -E2BIG. */
+int origin_identify(struct origin *o, struct buf *b, struct err *e);
 
 /* Whether the four below are there. Parts may come in any order and at the same time; a part sent again
  * replaces the one before. -ENOENT: the origin does not know the upload (any more). */

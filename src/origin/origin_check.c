@@ -113,6 +113,15 @@ static void say(struct run *x, const char *fmt, ...)
 
 /* ---- steps ---- */
 
+/* Who asks: what everything behind it goes with. */
+static int step_credentials(struct run *x, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(16 * KIB);
+    int r = origin_identify(x->o, &b, e);
+    say(x, "%.*s", (int)MIN(b.n, (size_t)TEXT_BYTES - 1), b.n ? b.p : "");
+    return r;
+}
+
 /* Also finds what a read-only run reads. */
 static int step_list(struct run *x, struct err *e)
 {
@@ -358,6 +367,7 @@ static const struct step {
     unsigned needs;
     int (*run)(struct run *x, struct err *e);
 } steps[] = {
+    {"credentials", NEEDS_NOTHING, step_credentials},
     {"list", NEEDS_NOTHING, step_list},
     {"write", WRITES, step_write},
     {"attributes", NEEDS_OBJECT, step_attributes},

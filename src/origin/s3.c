@@ -12,10 +12,7 @@
  * A prefix stands for a folder: "s3://b/train" and "s3://b/train/" are the same, keys below it begin behind
  * the slash.
  *
- * Credentials: both options, else AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, else the profile AWS_PROFILE
- * of ~/.aws/credentials and ~/.aws/config, read once, when the origin is opened, with a session token again
- * when they are refused; else those of a container or an instance (s3_provider.c), renewed before their end;
- * anonymous (unsigned requests) when there are none.
+ * Credentials: s3_chain.c says whose.
  *
  * Invariants:
  *  1. path_root is empty or begins with '/' and does not end with one.
@@ -76,50 +73,19 @@ static int set_region(struct s3 *s, const struct origin_options *o, const struct
     return 0;
 }
 
-static int set_credentials(struct s3 *s, const struct origin_options *o, struct s3_aws *aws, struct err *e)
+static int set_credentials(struct s3 *s, const struct origin_options *o, const struct s3_aws *aws,
+                           struct err *e)
 {
-    if (!o->access_key != !o->secret_key)
-        return err_set(e, ERR_BAD_OPTION, "%s is set without %s",
-                       o->access_key ? "origin.access_key" : "origin.secret_key",
-                       o->access_key ? "origin.secret_key" : "origin.access_key");
-    if (o->access_key) {
-        s->credentials = (struct s3_credentials){web_dup(o->access_key), web_dup(o->secret_key),
-                                                 web_dup(o->session_token)};
-    } else if (aws->is_lent) {
-        s->provider = s3_provider_of_files();
-    } else if (aws->credentials.access_key) {
-        s->credentials = aws->credentials;
-        aws->credentials = (struct s3_credentials){0};
-    } else if (aws->process && aws->process[0]) {
-        s->provider = s3_provider_of_process(aws->process);
-    }
-    const char *words[] = {s->credentials.access_key, s->credentials.session_token};
+    int r = s3_chain_find(o, aws, /* roles= */ s->base.ops == &origin_s3_ops, &s->keys, e);
+    if (r < 0)
+        return r;
+    const char *words[] = {s->keys.fixed.access_key, s->keys.fixed.session_token};
     for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
         for (const char *p = words[i]; p && *p; p++)
             if (*p <= ' ' || *p >= 0x7f)
                 return err_set(e, ERR_BAD_OPTION, "the origin's %s has a character that cannot be sent",
                                i == 0 ? "access key" : "session token");
     }
-    return 0;
-}
-
-/* What a pod's service account is given is not understood here: requests without a signature, or with the
- * machine's own role, would be refused by a service that says nothing of the reason. */
-static int check_web_identity(const struct s3 *s, struct err *e)
-{
-    static const char why[] =
-        "AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN (the role of a service account) are "
-        "not supported";
-    if (s->credentials.access_key || !web_env("AWS_WEB_IDENTITY_TOKEN_FILE") || !web_env("AWS_ROLE_ARN"))
-        return 0;
-    if (!s->provider)
-        return err_set(e, ERR_ORIGIN_SETUP,
-                       "%s, and there are no other credentials: set origin.access_key and origin.secret_key, "
-                       "give the pod an identity by AWS_CONTAINER_CREDENTIALS_FULL_URI, or the profile a "
-                       "credential_process; for requests without a signature unset the two",
-                       why);
-    if (s3_provider_is_instance(s->provider))
-        log_warn("origin", "s3://%s: %s: the machine's own role is asked for", s->bucket, why);
     return 0;
 }
 
@@ -130,8 +96,7 @@ static void s3_free(struct s3 *s)
     assert(s->magic == S3_MAGIC);
     web_fini(&s->web);
     web_endpoint_fini(&s->endpoint);
-    s3_provider_free(s->provider);
-    s3_credentials_fini(&s->credentials);
+    s3_chain_fini(&s->keys);
     free(s->bucket);
     free(s->prefix);
     free(s->path_root);
@@ -181,7 +146,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
     s->copy_max_bytes = S3_PUT_MAX_BYTES;
     s->copy_part_bytes = GIB / 2;
     struct s3_aws _cleanup_(s3_aws_fini) aws;
-    s3_aws_load(&aws);
+    s3_aws_load(o->profile, &aws);
     const struct web_kind *kind = ops == &origin_forebay_ops ? &s3_node_kind : &s3_web_kind;
     int r = web_init(&s->web, kind, &s->base, o, e);
     if (r == 0)
@@ -190,10 +155,6 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
         r = set_region(s, o, &aws, e);
     if (r == 0)
         r = set_credentials(s, o, &aws, e);
-    if (r == 0 && !s->credentials.access_key && !s->provider)
-        r = s3_provider_new(o, &s->provider, e);
-    if (r == 0 && ops == &origin_s3_ops)
-        r = check_web_identity(s, e);
     if (r == 0)
         r = set_address(s, o, &aws, e);
     if (r == 0)
@@ -225,6 +186,18 @@ static int forebay_open(struct slice rest, const struct origin_options *o, struc
     own.endpoint = o->endpoint ? o->endpoint : endpoint;
     own.style = STYLE_PATH;
     return open_as(&origin_forebay_ops, rest, &own, ret, e);
+}
+
+static int s3_identify(struct origin *o, struct buf *b, struct err *e)
+{
+    const struct s3 *s = s3_of(o);
+    struct s3_credentials _cleanup_(s3_credentials_fini) k = {0};
+    uint64_t version = 0;
+    int r = buf_str(b, s->keys.told);
+    if (r < 0 || !s->keys.provider)
+        return r;
+    r = s3_provider_get(s->keys.provider, &k, &version, e);
+    return r < 0 || k.access_key ? r : buf_str(b, ", which has none: requests are not signed");
 }
 
 static void s3_close(struct origin *o)
@@ -280,6 +253,7 @@ const struct origin_ops origin_s3_ops = {
     .keeps = ORIGIN_CAN_VERSIONS | ORIGIN_CAN_TAGS,
     .open = s3_open,
     .close = s3_close,
+    .identify = s3_identify,
     .get = s3_get,
     .list = s3_list,
     .put = s3_put,
@@ -298,6 +272,7 @@ const struct origin_ops origin_forebay_ops = {
     .scheme = "forebay",
     .open = forebay_open,
     .close = s3_close,
+    .identify = s3_identify,
     .get = s3_get,
     .list = s3_list,
     .put = s3_put,

@@ -1,8 +1,8 @@
 /*
- * The S3 kind, between its files: s3.c (options, URLs, opening), s3_credentials.c, s3_request.c (URL,
- * signature), s3_error.c (classification), s3_result.c (small documents), the verbs s3_list.c, s3_put.c,
- * s3_multipart.c, s3_copy.c, s3_tags.c, and what there was before, s3_versions.c. What it shares with other
- * kinds is in web_internal.h.
+ * The S3 kind, between its files: s3.c (options, URLs, opening), the credentials of s3_credentials.c,
+ * s3_chain.c, s3_provider.c, s3_process.c and s3_sts.c, s3_request.c (URL, signature), s3_error.c
+ * (classification), s3_result.c (small documents), the verbs s3_list.c, s3_put.c, s3_multipart.c, s3_copy.c,
+ * s3_tags.c, and what there was before, s3_versions.c. What it shares with other kinds is in web_internal.h.
  */
 #pragma once
 
@@ -20,40 +20,91 @@ struct s3_credentials {
     char *session_token; /* may be NULL */
 };
 
-/* What the AWS environment and files say; members are NULL where nothing is said. */
+void s3_credentials_fini(struct s3_credentials *c);
+
+/* What the AWS environment and its files say; members are NULL where nothing is said. */
 struct s3_aws {
-    struct s3_credentials credentials;
-    bool is_lent;  /* they are of a file, and have a session token: they end, and who writes the file renews
-                      them */
-    char *process; /* prints credentials; where there are none in the files */
+    struct s3_files {
+        char *credentials, *config; /* the texts; NULL: cannot be read */
+        size_t credentials_n, config_n;
+    } files;
+    char *profile; /* the one that counts */
     char *region;
     char *endpoint;
 };
 
-/* Environment first, then the profile in the credentials file, then in the config file. Never fails: an
- * unreadable file counts as absent. */
-void s3_aws_load(struct s3_aws *ret);
+/* `profile`: the one that is meant; NULL: that of the environment. Never fails: an unreadable file counts as
+ * absent. */
+void s3_aws_load(const char *profile, struct s3_aws *ret);
 void s3_aws_fini(struct s3_aws *a);
-void s3_credentials_fini(struct s3_credentials *c);
+/* What a profile says, first in the credentials file; a heap copy, or NULL where it says nothing. */
+char *s3_aws_get(const struct s3_aws *a, const char *profile, const char *key);
+/* A profile's keys in the credentials file, or in the config file; whether it has both there. */
+bool s3_aws_keys(const struct s3_aws *a, const char *profile, bool of_config, struct s3_credentials *ret);
+/* Whether there is such a profile. */
+bool s3_aws_knows(const struct s3_aws *a, const char *profile);
+/* Keys of the variables; whether both are there. */
+bool s3_environment_keys(struct s3_credentials *ret);
 /* Value of `key` in section `section` of an INI text; a heap copy or NULL. */
 char *s3_ini_get(struct slice text, const char *section, const char *key);
 
-/* Credentials that end, of a container, an instance or a file. */
+/* Credentials that end, and who gives them. */
 struct s3_provider;
-/* *ret is NULL where there is nobody to ask; nothing is sent. */
-int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, struct err *e);
-/* The same of what s3_aws_load gives, with is_lent: it is asked again when they were refused, and now and
- * then. */
-struct s3_provider *s3_provider_of_files(void);
+/* Of a container, if one is told of, and of an instance (with `o`'s endpoint: of that one only). *ret is NULL
+ * where there is nobody to ask; nothing is sent. */
+int s3_provider_of_container(const struct origin_options *o, struct s3_provider **ret, struct err *e);
+int s3_provider_of_instance(const struct origin_options *o, struct s3_provider **ret, struct err *e);
+/* The keys of a profile that has a session token, in the one file or the other: read again when they were
+ * refused, and now and then. */
+struct s3_provider *s3_provider_of_files(const char *profile, bool of_config);
 /* Asks the program that the profile names. */
-struct s3_provider *s3_provider_of_process(const char *command);
-/* Whether it is a machine's service that is asked, which any program there may. */
-bool s3_provider_is_instance(const struct s3_provider *p);
+struct s3_provider *s3_provider_of_process(const char *command, const char *profile);
+/* Those of a role; `role` is taken over. */
+struct s3_role;
+struct s3_provider *s3_provider_of_role(struct s3_role *role);
 void s3_provider_free(struct s3_provider *p);
+DEFINE_CLEANUP(struct s3_provider, s3_provider_free)
+/* Who gives them, for people; lasts as long as `p`. */
+const char *s3_provider_told(const struct s3_provider *p);
 /* Copies, the caller's to fini; all NULL on a machine without a role. Any thread. */
 int s3_provider_get(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_version, struct err *e);
 /* What was refused is not given again. */
 void s3_provider_drop(struct s3_provider *p, uint64_t version);
+
+/* Where the credentials come from. */
+struct s3_chain {
+    struct s3_credentials fixed;  /* they never end, ... */
+    struct s3_provider *provider; /* ... or somebody gives them; neither: requests are not signed */
+    char *told;                   /* who, for people: never a secret */
+};
+/* Decides it; nothing is sent. `roles`: also those that STS gives. ERR_BAD_OPTION for what the bucket says,
+ * ERR_ORIGIN_SETUP for what the environment or a profile does. */
+int s3_chain_find(const struct origin_options *o, const struct s3_aws *aws, bool roles, struct s3_chain *ret,
+                  struct err *e);
+void s3_chain_fini(struct s3_chain *c);
+
+/* What is asked of STS; all strings but those of a web identity may be NULL where it says so. */
+struct s3_role_ask {
+    const char *arn;
+    const char *session;     /* NULL: "forebay" */
+    const char *token_file;  /* of a web identity: read at each time; NULL: the question is signed */
+    const char *external_id; /* may be NULL */
+    const char *duration;    /* in seconds; NULL: the service's default */
+    const char *regional;    /* sts_regional_endpoints; may be NULL */
+    const char *region;
+    const char *endpoint; /* NULL: the region's */
+};
+/* `source` (its contents are taken over) signs, where there is no token_file. Nothing is sent.
+ * ERR_ORIGIN_SETUP. */
+int s3_role_new(const struct s3_role_ask *q, const struct origin_options *o, struct s3_chain *source,
+                struct s3_role **ret, struct err *e);
+void s3_role_free(struct s3_role *x);
+DEFINE_CLEANUP(struct s3_role, s3_role_free)
+const char *s3_role_told(const struct s3_role *x);
+/* Asks for credentials, and how long they are good. */
+int s3_role_ask(struct s3_role *x, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e);
+/* What STS answered. Pure. ERR_ORIGIN_FAILED. */
+int s3_sts_parse(struct slice body, struct s3_credentials *ret, uint64_t *ret_ends_ns, struct err *e);
 
 /* What the command prints, behind what `ret` has, when it ends well. */
 int s3_process_run(const char *command, struct buf *ret, struct err *e);
@@ -80,8 +131,7 @@ struct s3 {
     struct web_endpoint endpoint;
     char *path_root; /* decoded path before the key: "/bucket" or "" */
     char *region;
-    struct s3_credentials credentials; /* when they never end */
-    struct s3_provider *provider;      /* else; NULL: none */
+    struct s3_chain keys;
     uint64_t part_bytes;
     uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
     uint64_t copy_part_bytes; /* size of the parts of longer copies */

@@ -2,8 +2,9 @@
  * Credentials that a machine or a container is given, or a file is lent, and that end: how they are asked
  * for.
  *
- *     file        the profile of ~/.aws/credentials and ~/.aws/config, where it has a session token
- *     process     the profile's credential_process, where it has no keys (s3_process.c)
+ *     files       keys of a profile of ~/.aws/credentials or ~/.aws/config, where it has a session token
+ *     process     a profile's credential_process (s3_process.c)
+ *     role        of STS (s3_sts.c)
  *     container   AWS_CONTAINER_CREDENTIALS_FULL_URI, or ..._RELATIVE_URI below http://169.254.170.2; with
  * the text of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE or AWS_CONTAINER_AUTHORIZATION_TOKEN as Authorization
  *     instance    IMDSv2: a session token by PUT, the role's name, its credentials; origin.metadata_endpoint,
@@ -24,6 +25,7 @@
 #include "base/text.h"
 
 #include <jansson.h>
+#include <stdarg.h>
 
 #define FOREVER_MS       3600000 /* keys without an end are asked for again after so long */
 #define UNREAD_MS        600000  /* those of a program whose end is not understood */
@@ -36,10 +38,16 @@
 #define ROLES_PATH       "/latest/meta-data/iam/security-credentials/"
 #define FILE_MAX         (16 * KIB)
 
+enum asked { FILES, PROCESS, ROLE, CONTAINER, INSTANCE };
+
 struct s3_provider {
-    bool is_container, is_file;
-    char *process;                            /* a command; NULL: none */
-    struct web web;                           /* unused with a file and a process */
+    enum asked asked;
+    char *told;
+    char *profile;  /* of the files */
+    bool of_config; /* of the two files the config file */
+    char *process;  /* the command */
+    struct s3_role *role;
+    struct web web;                           /* of a container and an instance */
     char *base;                               /* of the instance's service, or the container's whole URI */
     char *authorization_file, *authorization; /* of a container; may be NULL */
     struct web_renewed keys;                  /* struct s3_credentials */
@@ -140,14 +148,13 @@ static int ask_instance(struct s3_provider *p, struct buf *ret, struct err *e)
 }
 
 /* The file does not say when they end. */
-static int ask_files(struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
+static int ask_files(const struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_life_ms,
+                     struct err *e)
 {
     struct s3_aws _cleanup_(s3_aws_fini) aws;
-    s3_aws_load(&aws);
-    if (!aws.credentials.access_key)
-        return err_set(e, ERR_ORIGIN_DENIED, "the AWS credentials file has no keys any more");
-    *ret = aws.credentials;
-    aws.credentials = (struct s3_credentials){0};
+    s3_aws_load(p->profile, &aws);
+    if (!s3_aws_keys(&aws, p->profile, p->of_config, ret))
+        return err_set(e, ERR_ORIGIN_DENIED, "the AWS profile %s has no keys any more", p->profile);
     *ret_life_ms = FOREVER_MS;
     return 0;
 }
@@ -155,13 +162,13 @@ static int ask_files(struct s3_credentials *ret, uint64_t *ret_life_ms, struct e
 static int ask_web(struct s3_provider *p, struct s3_credentials *ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
-    int r = p->is_container ? ask_container(p, &body, e) : ask_instance(p, &body, e);
+    int r = p->asked == CONTAINER ? ask_container(p, &body, e) : ask_instance(p, &body, e);
     if (r == 0)
         r = read_answer(buf_view(&body), "Token", ret, ret_life_ms, e);
     if (body.p)
         explicit_bzero(body.p, body.n);
     /* of an instance -ENOENT says that it has no role */
-    return r < 0 && p->is_container ? web_error_of_credentials(r, e) : r;
+    return r < 0 && p->asked == CONTAINER ? web_error_of_credentials(r, e) : r;
 }
 
 /* The end, if it is said, of what a program printed: "+00:00" is what many write for 'Z'. */
@@ -209,9 +216,10 @@ static int ask_all(void *arg, void **ret, uint64_t *ret_life_ms, struct err *e)
 {
     struct s3_provider *p = arg;
     struct s3_credentials found;
-    int r = p->is_file   ? ask_files(&found, ret_life_ms, e)
-            : p->process ? ask_process(p, &found, ret_life_ms, e)
-                         : ask_web(p, &found, ret_life_ms, e);
+    int r = p->asked == FILES     ? ask_files(p, &found, ret_life_ms, e)
+            : p->asked == PROCESS ? ask_process(p, &found, ret_life_ms, e)
+            : p->asked == ROLE    ? s3_role_ask(p->role, &found, ret_life_ms, e)
+                                  : ask_web(p, &found, ret_life_ms, e);
     if (r < 0)
         return r;
     struct s3_credentials *own = malloc(sizeof(*own));
@@ -253,27 +261,53 @@ void s3_provider_drop(struct s3_provider *p, uint64_t version)
 
 /* ---- finding ---- */
 
-struct s3_provider *s3_provider_of_files(void)
+static struct s3_provider *provider_new(enum asked asked)
 {
     struct s3_provider *p = calloc(1, sizeof(*p));
     if (!p)
         abort();
     web_renewed_init(&p->keys, &renewed_kind, p);
-    p->is_file = true;
+    p->asked = asked;
     return p;
 }
 
-struct s3_provider *s3_provider_of_process(const char *command)
+static void PRINTF_LIKE(2, 3) tell(struct s3_provider *p, const char *fmt, ...)
 {
-    struct s3_provider *p = s3_provider_of_files();
-    p->is_file = false;
+    va_list v;
+    va_start(v, fmt);
+    if (vasprintf(&p->told, fmt, v) < 0)
+        abort();
+    va_end(v);
+}
+
+const char *s3_provider_told(const struct s3_provider *p)
+{
+    return p->told;
+}
+
+struct s3_provider *s3_provider_of_files(const char *profile, bool of_config)
+{
+    struct s3_provider *p = provider_new(FILES);
+    p->profile = web_dup(profile);
+    p->of_config = of_config;
+    tell(p, "keys with a session token of the AWS profile %s", profile);
+    return p;
+}
+
+struct s3_provider *s3_provider_of_process(const char *command, const char *profile)
+{
+    struct s3_provider *p = provider_new(PROCESS);
     p->process = web_dup(command);
+    tell(p, "credential_process of the AWS profile %s", profile);
     return p;
 }
 
-bool s3_provider_is_instance(const struct s3_provider *p)
+struct s3_provider *s3_provider_of_role(struct s3_role *role)
 {
-    return !p->is_container && !p->is_file && !p->process;
+    struct s3_provider *p = provider_new(ROLE);
+    p->role = role;
+    tell(p, "%s", s3_role_told(role));
+    return p;
 }
 
 void s3_provider_free(struct s3_provider *p)
@@ -281,6 +315,9 @@ void s3_provider_free(struct s3_provider *p)
     if (!p)
         return;
     free(p->process);
+    free(p->profile);
+    free(p->told);
+    s3_role_free(p->role);
     web_fini(&p->web);
     web_renewed_fini(&p->keys);
     if (p->authorization)
@@ -290,7 +327,6 @@ void s3_provider_free(struct s3_provider *p)
     free(p->base);
     free(p);
 }
-DEFINE_CLEANUP(struct s3_provider, s3_provider_free)
 
 static bool may_be_asked(const struct web_endpoint *x)
 {
@@ -301,49 +337,16 @@ static bool may_be_asked(const struct web_endpoint *x)
     return known;
 }
 
-/* Where to ask: a heap copy, or NULL. */
-static char *find(const struct origin_options *o, bool *ret_container)
+/* Where the address leads; the keys are asked for there. */
+static int of_address(enum asked asked, const char *base, const char *variable,
+                      const struct origin_options *o, struct s3_provider **ret, struct err *e)
 {
-    char *own = NULL;
-    const char *full = web_env("AWS_CONTAINER_CREDENTIALS_FULL_URI");
-    const char *relative = web_env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
-    const char *disabled = web_env("AWS_EC2_METADATA_DISABLED");
-    const char *service =
-        o->metadata_endpoint ? o->metadata_endpoint : web_env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-    *ret_container = !o->metadata_endpoint && (relative || full);
-    if (*ret_container) {
-        if (asprintf(&own, "%s%s", relative ? CONTAINER_HOST : "", relative ? relative : full) < 0)
-            abort();
-        return own;
-    }
-    if (!o->metadata_endpoint && disabled && strcasecmp(disabled, "true") == 0)
-        return NULL;
-    if (!service && web_machine_says(VENDOR_FILE, SLICE_LIT("Amazon EC2")))
-        service = INSTANCE_SERVICE;
-    own = web_dup(service);
-    for (size_t n = own ? strlen(own) : 0; n > 0 && own[n - 1] == '/'; n--)
-        own[n - 1] = '\0';
-    return own;
-}
-
-int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, struct err *e)
-{
-    bool is_container;
-    char _cleanup_free_ *base = find(o, &is_container);
-    *ret = NULL;
-    if (!base)
-        return 0;
     struct web_endpoint _cleanup_(web_endpoint_fini) x = {0};
-    int r = web_endpoint_parse(
-        base, is_container ? "AWS_CONTAINER_CREDENTIALS_FULL_URI" : "origin.metadata_endpoint", "", &x, e);
-    if (r == 0 && is_container && !may_be_asked(&x))
-        return err_set(e, ERR_BAD_OPTION,
-                       "AWS_CONTAINER_CREDENTIALS_FULL_URI %s: must be https, or an address of this machine",
+    int r = web_endpoint_parse(base, variable, "", &x, e);
+    if (r == 0 && asked == CONTAINER && !may_be_asked(&x))
+        return err_set(e, ERR_BAD_OPTION, "%s %s: must be https, or an address of this machine", variable,
                        base);
-    struct s3_provider *_cleanup_(s3_provider_freep) p = calloc(1, sizeof(*p));
-    if (!p)
-        abort();
-    web_renewed_init(&p->keys, &renewed_kind, p);
+    struct s3_provider *_cleanup_(s3_provider_freep) p = provider_new(asked);
     if (r == 0)
         r = web_init(&p->web, &web_kind, NULL, o, e);
     if (r < 0)
@@ -351,10 +354,50 @@ int s3_provider_new(const struct origin_options *o, struct s3_provider **ret, st
     p->web.loopback = true; /* no proxy leads there */
     p->web.connect_timeout_ms = MIN(p->web.connect_timeout_ms, (uint64_t)CONNECT_MS);
     p->web.timeout_ms = MIN(p->web.timeout_ms, (uint64_t)TIMEOUT_MS);
-    p->is_container = is_container;
-    p->base = TAKE_PTR(base);
-    p->authorization_file = is_container ? web_dup(web_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) : NULL;
-    p->authorization = is_container ? web_dup(web_env("AWS_CONTAINER_AUTHORIZATION_TOKEN")) : NULL;
+    p->base = web_dup(base);
     *ret = TAKE_PTR(p);
     return 0;
+}
+
+int s3_provider_of_container(const struct origin_options *o, struct s3_provider **ret, struct err *e)
+{
+    static const char name[] = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
+    const char *full = web_env(name), *relative = web_env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+    char _cleanup_free_ *base = NULL;
+    *ret = NULL;
+    if (!full && !relative)
+        return 0;
+    if (asprintf(&base, "%s%s", relative ? CONTAINER_HOST : "", relative ? relative : full) < 0)
+        abort();
+    struct s3_provider *p = NULL;
+    int r = of_address(CONTAINER, base, name, o, &p, e);
+    if (r < 0)
+        return r;
+    p->authorization_file = web_dup(web_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
+    p->authorization = web_dup(web_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"));
+    struct slice query = slice_str(base), place = slice_split(&query, '?');
+    tell(p, "the container's, of " SLICE_FMT, SLICE_ARG(place));
+    *ret = p;
+    return 0;
+}
+
+int s3_provider_of_instance(const struct origin_options *o, struct s3_provider **ret, struct err *e)
+{
+    const char *disabled = web_env("AWS_EC2_METADATA_DISABLED");
+    const char *service =
+        o->metadata_endpoint ? o->metadata_endpoint : web_env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    *ret = NULL;
+    if (!o->metadata_endpoint && disabled && strcasecmp(disabled, "true") == 0)
+        return 0;
+    if (!service && web_machine_says(VENDOR_FILE, SLICE_LIT("Amazon EC2")))
+        service = INSTANCE_SERVICE;
+    if (!service)
+        return 0;
+    char _cleanup_free_ *base = web_dup(service);
+    for (size_t n = strlen(base); n > 0 && base[n - 1] == '/'; n--)
+        base[n - 1] = '\0';
+    int r = of_address(INSTANCE, base, "origin.metadata_endpoint", o, ret, e);
+    if (r == 0)
+        tell(*ret, "the machine's role, of %s", base);
+    return r;
 }

@@ -75,7 +75,7 @@ int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t
 {
     uint8_t sum[32];
     ret[0] = '\0';
-    if ((!s->credentials.access_key && !s->provider) || n > HASH_MAX_BYTES || body->once)
+    if ((!s->keys.fixed.access_key && !s->keys.provider) || n > HASH_MAX_BYTES || body->once)
         return 0;
     int r = web_body_digest(body, offset, n, "SHA256", sum, e);
     if (r == 0)

@@ -150,17 +150,17 @@ int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e)
     if (r < 0)
         return err_set(e, -ENAMETOOLONG, "the request's URL is too long");
     struct s3 *s = s3_of_web(c->web);
-    if (!s->provider)
-        return make_headers(c, &s->credentials, buf_view(&path), q, e);
+    if (!s->keys.provider)
+        return make_headers(c, &s->keys.fixed, buf_view(&path), q, e);
     struct s3_credentials _cleanup_(s3_credentials_fini) k = {0};
-    r = s3_provider_get(s->provider, &k, &c->credentials, e);
+    r = s3_provider_get(s->keys.provider, &k, &c->credentials, e);
     return r < 0 ? r : make_headers(c, &k, buf_view(&path), q, e);
 }
 
 int s3_request_refused(const struct web_call *c, struct err *e)
 {
     struct s3 *s = s3_of_web(c->web);
-    if (s->provider && s3_error_is_expired(&c->response, buf_view(&c->error_body)))
-        s3_provider_drop(s->provider, c->credentials);
+    if (s->keys.provider && s3_error_is_expired(&c->response, buf_view(&c->error_body)))
+        s3_provider_drop(s->keys.provider, c->credentials);
     return s3_error_of(s, &c->response, buf_view(&c->error_body), e);
 }

@@ -1,6 +1,6 @@
 /*
  * Access tokens (RFC 6750), as token and metadata services of several clouds give them (contract in
- * web_internal.h): {"access_token": TEXT, "expires_in": SECONDS}.
+ * web_internal.h): {"access_token": TEXT, "expires_in": SECONDS}, or "expires_on", in seconds since 1970.
  *
  * Invariants:
  *  1. A token is printable ASCII without blanks: it becomes a header as it is.
@@ -19,12 +19,21 @@
 #define LIFE_MAX_S ((uint64_t)7 * 86400)
 #define DMI_MAX    4096
 
-/* A number, which some services write as a text. */
-static bool read_life(const json_t *x, uint64_t *ret_s)
+/* A number, which some services write as a text; 0: none. */
+static uint64_t number(const json_t *x)
 {
     uint64_t v = json_is_integer(x) && json_integer_value(x) > 0 ? (uint64_t)json_integer_value(x) : 0;
     if (json_is_string(x) && slice_u64(slice_str(json_string_value(x)), &v) < 0)
         v = 0;
+    return v;
+}
+
+static bool read_life(const json_t *j, uint64_t *ret_s)
+{
+    uint64_t v = number(json_object_get(j, "expires_in")), now_s = sys->real_ns() / 1000000000;
+    uint64_t end_s = number(json_object_get(j, "expires_on"));
+    if (v == 0 && end_s > now_s)
+        v = end_s - now_s;
     *ret_s = MIN(v, LIFE_MAX_S);
     return v > 0;
 }
@@ -34,7 +43,7 @@ static int read_answer(struct slice text, char **ret_token, uint64_t *ret_life_s
     json_t *j = web_json(text, 0, NULL);
     const json_t *token = json_object_get(j, "access_token");
     size_t n = json_string_length(token);
-    bool good = n > 0 && n <= TOKEN_MAX && read_life(json_object_get(j, "expires_in"), ret_life_s);
+    bool good = n > 0 && n <= TOKEN_MAX && read_life(j, ret_life_s);
     for (size_t i = 0; i < n && good; i++) {
         char c = json_string_value(token)[i];
         good = c > ' ' && c < 0x7f;

@@ -1,7 +1,7 @@
 /*
  * Fuzz target: what an S3 service answers. The first byte chooses the reader: a listing, one of versions, an
- * error, a small result, the lines of a head, an INI file of credentials. A page that is accepted must keep
- * the promises of the listing, and must be the same when the bytes come one at a time.
+ * error, a small result, what STS gives, the lines of a head, an INI file of credentials. A page that is
+ * accepted must keep the promises of the listing, and must be the same when the bytes come one at a time.
  */
 #include "origin/s3_internal.h"
 
@@ -92,6 +92,19 @@ static void head(struct slice text)
     web_response_fini(&r);
 }
 
+/* What is accepted is whole, and can be a header. */
+static void sts(struct slice text)
+{
+    struct s3_credentials k;
+    uint64_t ends_ns = 0;
+    if (s3_sts_parse(text, &k, &ends_ns, NULL) < 0)
+        return;
+    assert(ends_ns > 0 && k.secret_key[0]);
+    for (const char *p = k.session_token; *p; p++)
+        assert(*p > ' ' && *p < 0x7f);
+    s3_credentials_fini(&k);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n == 0)
@@ -110,6 +123,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         break;
     case 'r':
         (void)s3_result_parse(text, &result, NULL);
+        break;
+    case 's':
+        sts(text);
         break;
     case 'h':
         head(text);

@@ -194,6 +194,55 @@ class Azurite(Server):
         return sorted(e.text for e in xml.etree.ElementTree.fromstring(body).iterfind(".//Blob/Name"))
 
 
+class Moto(Server):
+    """moto: S3, IAM and STS. After `watch` every request must be signed by somebody who may do it, and roles are given by their
+    trust policies, but for so many requests: a web identity asks without a signature, which moto refuses then."""
+
+    program = harness.ROOT / ".deps/moto/bin/moto_server"
+    account = "123456789012"
+
+    @classmethod
+    def missing(cls):
+        return None if cls.program.exists() else "no moto; make it with scripts/origin-emulators build"
+
+    def start(self):
+        self.spawn([self.program, "-H", "127.0.0.1", "-p", self.port])
+
+    def watch(self, but_for="0"):
+        status, _, body = request(self.endpoint + "/moto-api/reset-auth", "POST", but_for.encode(), {"Content-Type": "text/plain"})
+        assert status == 200, body
+
+    def client(self, service, key="root", secret="root"):
+        import boto3
+        return boto3.client(service, endpoint_url=self.endpoint, region_name="us-east-1", aws_access_key_id=key,
+                            aws_secret_access_key=secret)
+
+    def prepare(self):
+        self.client("s3").create_bucket(Bucket="bucket")
+
+    def user(self, name, *actions):
+        """(access key, secret key) of a new user who may do these."""
+        iam = self.client("iam")
+        iam.create_user(UserName=name)
+        if actions:
+            iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=self._policy(*actions))
+        made = iam.create_access_key(UserName=name)["AccessKey"]
+        return made["AccessKeyId"], made["SecretAccessKey"]
+
+    def role(self, name, trusted, *actions):
+        """The ARN of a new role that `trusted` (an ARN, or "*") may assume."""
+        trust = {"Effect": "Allow", "Principal": {"AWS": trusted}, "Action": "sts:AssumeRole"}
+        iam = self.client("iam")
+        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}))
+        iam.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=self._policy(*actions))
+        return made["Role"]["Arn"]
+
+    @staticmethod
+    def _policy(*actions):
+        allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+        return json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+
+
 class Nginx(Server):
     """nginx over a directory with its automatic index: read-only through HTTP, filled behind its back."""
 

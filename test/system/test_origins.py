@@ -507,11 +507,13 @@ def test_check_tells_what_works(node, writable):
     prefix = harness.random_name()
     writable.make_folder(prefix)
     said = check(node, writable.url(prefix), writable.properties())
+    words = {"az": "origin.account_key of the bucket", "gs": "requests are anonymous", "hdfs": "the name of the user", "nfs": "the numbers of user"}
+    assert words[writable.url().partition(":")[0]] in said["credentials"]["text"], said
     expected = dict.fromkeys(said, "ok")
     if writable.folders:
         expected["attributes"] = "no"  # content type and metadata are not kept
     assert {name: one["state"] for name, one in said.items()} == expected, said
-    assert len(said) == 13 and not [k for k in writable.keys() if k.startswith(prefix)]
+    assert len(said) == 14 and not [k for k in writable.keys() if k.startswith(prefix)]
 
 
 def test_check_of_s3(node, origin):
@@ -550,7 +552,7 @@ def test_check_for_people(node, origin):
     name = origin.new_bucket()
     sets = [a for k, v in origin.properties().items() for a in ("--set", f"{k}={v}")]
     lines = node.cli("origin", "check", f"s3://{name}", *sets).stdout.splitlines()
-    assert len(lines) == 13 and all(line.startswith("ok ") and " ms" in line for line in lines), lines
+    assert len(lines) == 14 and all(line.startswith("ok ") and " ms" in line for line in lines), lines
     for arguments, words in ((["gopher://x"], "unknown kind"), (["s3://x", "--set", "validate=never"], "origin.NAME"),
                              (["s3://x", "--set", "origin.colour=red"], "origin.colour"),
                              (["s3://x", "--set", "origin.secret_key=hush"], "origin.access_key")):

@@ -225,19 +225,14 @@ static void test_places_of_buckets(void **state)
         "origin=az://other",        "origin=az://data/prefix",  "origin.endpoint=http://127.0.0.1:1",
         "origin.account=another",   "origin.manifest=list.txt", "origin.as_of=2026-01-31T00:00:00Z",
         "origin.version=generation"};
-    static const char *const others[] = {"origin.account_key=a2V5",
-                                         "origin.sas=sv=1&sig=2",
-                                         "origin.region=eu-west-1",
-                                         "origin.access_key=k",
-                                         "origin.secret_key=s",
-                                         "origin.session_token=t",
-                                         "origin.credentials_file=/f",
-                                         "origin.timeout=3s",
-                                         "origin.connections=3",
-                                         "origin.storage_class=Cool",
-                                         "validate=always",
-                                         "limit.origin-requests=3",
-                                         "origin.metadata_endpoint=http://127.0.0.1:1"};
+    static const char *const others[] = {
+        "origin.account_key=a2V5",   "origin.sas=sv=1&sig=2",
+        "origin.region=eu-west-1",   "origin.access_key=k",
+        "origin.secret_key=s",       "origin.session_token=t",
+        "origin.profile=p",          "origin.credentials_file=/f",
+        "origin.timeout=3s",         "origin.connections=3",
+        "origin.storage_class=Cool", "validate=always",
+        "limit.origin-requests=3",   "origin.metadata_endpoint=http://127.0.0.1:1"};
     create(f, "data", "origin=az://data\norigin.account=mine\n");
     for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
         struct slice value = slice_str(places[i]), property = slice_split(&value, '=');

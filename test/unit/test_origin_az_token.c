@@ -187,6 +187,114 @@ static void test_workload_identity(void **state)
     web_fixture_stop(&f);
 }
 
+/* A client's secret: posted, never told, and before a pod's identity; the check says whose token it is. */
+static void test_client_secret(void **state)
+{
+    (void)state;
+    static const struct script_step steps[] = {
+        {.answer = WORKLOAD("one"), .close = true},
+        {.answer = OBJECT, .close = true},
+        {.answer = DENIED, .close = true},
+        {.answer = TEXT("401 Unauthorized", "{\"error\":\"invalid_client\"}"), .close = true},
+    };
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    struct buf _cleanup_buf_ b = BUF_INIT(4 * KIB);
+    (void)setenv("AZURE_CLIENT_SECRET", "hush&more", 1);
+    workload_start(&f, steps, ARRAY_SIZE(steps), "/no/such/file");
+    (void)unsetenv("AZURE_CLIENT_SECRET");
+    WEB_FIXTURE_OK(origin_identify(f.origin, &b, &e), e);
+    assert_non_null(strstr(b.p, "AZURE_CLIENT_SECRET of client client, asked of http://127.0.0.1:"));
+    assert_string_equal(f.script.body, "client_id=client&scope=https%3A%2F%2Fstorage.azure.com%2F.default&"
+                                       "grant_type=client_credentials&client_secret=hush%26more");
+    assert_non_null(strstr(script_head(&f.script, 0), "POST /tenant/oauth2/v2.0/token HTTP/1.1\r\n"));
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 1), "Authorization: Bearer one\r\n"));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    if (!strstr(e.text, "401 invalid_client") || strstr(e.text, "hush"))
+        fail_msg("%s", e.text);
+    web_fixture_stop(&f);
+}
+
+/* A container's service is asked with what it wants to hear, and tells the end as a time. */
+static void test_container(void **state)
+{
+    (void)state;
+    char token[256], endpoint[64], service[64];
+    struct script_step steps[] = {{.answer = token, .close = true},
+                                  {.answer = OBJECT, .close = true},
+                                  {.answer = OBJECT, .close = true}};
+    struct web_fixture f = {.arena = arena_new(MIB)};
+    struct origin_options o;
+    struct origin_attr attr;
+    struct err e = {0};
+    struct buf _cleanup_buf_ b = BUF_INIT(4 * KIB);
+    (void)snprintf(token, sizeof(token), TEXT("200 OK", "{\"access_token\":\"one\",\"expires_on\":\"%lld\"}"),
+                   (long long)time(NULL) + 3600);
+    script_start(&f.script, steps, ARRAY_SIZE(steps));
+    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u/acc", f.script.port);
+    (void)snprintf(service, sizeof(service), "http://127.0.0.1:%u/msi/token", f.script.port);
+    (void)setenv("IDENTITY_ENDPOINT", service, 1);
+    (void)setenv("IDENTITY_HEADER", "hush", 1);
+    (void)setenv("AZURE_CLIENT_ID", "mine", 1);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    web_fixture_option(&o, "origin.endpoint", endpoint);
+    WEB_FIXTURE_OK(origin_open("az://con", &o, "t", &f.origin, &e), e);
+    option_fini(&origin_option_table, &o);
+    (void)unsetenv("IDENTITY_ENDPOINT");
+    (void)unsetenv("IDENTITY_HEADER");
+    (void)unsetenv("AZURE_CLIENT_ID");
+    WEB_FIXTURE_OK(origin_identify(f.origin, &b, &e), e);
+    assert_non_null(strstr(b.p, "managed identity, of http://127.0.0.1:"));
+    for (int i = 0; i < 2; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_non_null(strstr(script_head(&f.script, 0),
+                           "GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fstorage.azure.com%2F"
+                           "&client_id=mine HTTP/1.1\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 0), "x-identity-header: hush\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 2), "Authorization: Bearer one\r\n"));
+    web_fixture_stop(&f);
+}
+
+/* What is used is told, and of keys where they are from. A certificate is refused, and no other identity used
+ * in its place. */
+static void test_what_is_told(void **state)
+{
+    (void)state;
+    static const char *const rows[][3] = {
+        {"origin.account_key", "a2V5", "origin.account_key of the bucket"},
+        {"origin.sas", "sv=1&sig=x", "origin.sas of the bucket"},
+        {"origin.account", "acc", "none: requests are anonymous"},
+    };
+    struct origin_options o;
+    struct origin *x = NULL;
+    struct err e = {0};
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct buf _cleanup_buf_ b = BUF_INIT(4 * KIB);
+        assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+        web_fixture_option(&o, "origin.account", "acc");
+        web_fixture_option(&o, rows[i][0], rows[i][1]);
+        WEB_FIXTURE_OK(origin_open("az://con", &o, "t", &x, &e), e);
+        WEB_FIXTURE_OK(origin_identify(x, &b, &e), e);
+        assert_string_equal(b.p, rows[i][2]);
+        origin_close(x);
+        option_fini(&origin_option_table, &o);
+    }
+    (void)setenv("AZURE_CLIENT_CERTIFICATE_PATH", "/cert.pem", 1);
+    (void)setenv("AZURE_CLIENT_ID", "client", 1);
+    (void)setenv("AZURE_TENANT_ID", "tenant", 1);
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    web_fixture_option(&o, "origin.account", "acc");
+    assert_int_equal(origin_open("az://con", &o, "t", &x, &e), ERR_BAD_OPTION);
+    assert_non_null(strstr(e.text, "AZURE_CLIENT_CERTIFICATE_PATH"));
+    option_fini(&origin_option_table, &o);
+    (void)unsetenv("AZURE_CLIENT_CERTIFICATE_PATH");
+    (void)unsetenv("AZURE_CLIENT_ID");
+    (void)unsetenv("AZURE_TENANT_ID");
+}
+
 /* An identity that nobody named for the bucket goes to no endpoint of plain http elsewhere, nor its assertion
  * to such an authority; without the rest of its settings it is an error that says so. */
 static void test_where_it_may_go(void **state)
@@ -234,6 +342,10 @@ static int start(void **state)
                                        "AZURE_CLIENT_ID",
                                        "AZURE_TENANT_ID",
                                        "AZURE_AUTHORITY_HOST",
+                                       "AZURE_CLIENT_SECRET",
+                                       "AZURE_CLIENT_CERTIFICATE_PATH",
+                                       "IDENTITY_ENDPOINT",
+                                       "IDENTITY_HEADER",
                                        "AZURE_FEDERATED_TOKEN_FILE",
                                        "AZURE_POD_IDENTITY_AUTHORITY_HOST"};
     for (size_t i = 0; i < ARRAY_SIZE(away); i++)
@@ -244,9 +356,15 @@ static int start(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_managed_identity),       cmocka_unit_test(test_one_of_several),
-        cmocka_unit_test(test_no_token_is_no_absence), cmocka_unit_test(test_workload_identity),
+        cmocka_unit_test(test_managed_identity),
+        cmocka_unit_test(test_one_of_several),
+        cmocka_unit_test(test_no_token_is_no_absence),
+        cmocka_unit_test(test_workload_identity),
         cmocka_unit_test(test_where_it_may_go),
+        cmocka_unit_test(test_client_secret),
+        cmocka_unit_test(test_container),
+
+        cmocka_unit_test(test_what_is_told),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

@@ -96,7 +96,7 @@ static void run(enum way way, bool read_only, struct buf *b)
     size_t lines = 0;
     for (size_t i = 0; i < b->n; i++)
         lines += b->p[i] == '\n';
-    assert_int_equal(lines, 13);
+    assert_int_equal(lines, 14);
 }
 
 static bool anything_left(void)

@@ -314,6 +314,10 @@ static void test_ini(void **state)
             assert_null(v);
     }
     assert_null(s3_ini_get(SLICE_NULL, "a", "b"));
+    text = SLICE_LIT("[a]\ns3 =\n  key = of s3\n  [b]\nkey = 1\n[c]\n  key = 2\n  more = 3\n");
+    char _cleanup_free_ *own = s3_ini_get(text, "a", "key"), *indented = s3_ini_get(text, "c", "more");
+    assert_string_equal(own, "1"); /* what is indented below a key belongs to that one */
+    assert_string_equal(indented, "3");
 }
 
 static void write_text(const char *path, const char *text)
@@ -331,9 +335,41 @@ static void clear_environment(void)
                                         "AWS_DEFAULT_PROFILE", "AWS_REGION",
                                         "AWS_DEFAULT_REGION",  "AWS_ENDPOINT_URL",
                                         "AWS_ENDPOINT_URL_S3", "AWS_SHARED_CREDENTIALS_FILE",
-                                        "AWS_CONFIG_FILE"};
+                                        "AWS_CONFIG_FILE",     "AWS_EC2_METADATA_DISABLED"};
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         (void)unsetenv(names[i]);
+}
+
+struct told {
+    struct s3_aws aws;
+    struct s3_credentials keys;
+};
+
+/* What the environment says now, and the keys that are used with it. */
+static void tell(struct told *t)
+{
+    struct origin_options o;
+    struct s3_chain chain = {0};
+    struct err e = {0};
+    uint64_t version = 0;
+    *t = (struct told){0};
+    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+    s3_aws_load(NULL, &t->aws);
+    if (s3_chain_find(&o, &t->aws, /* roles= */ true, &chain, &e) < 0)
+        fail_msg("%s", e.text);
+    if (chain.provider)
+        assert_int_equal(s3_provider_get(chain.provider, &t->keys, &version, &e), 0);
+    else
+        t->keys = chain.fixed;
+    chain.fixed = (struct s3_credentials){0};
+    s3_chain_fini(&chain);
+    option_fini(&origin_option_table, &o);
+}
+
+static void told_fini(struct told *t)
+{
+    s3_aws_fini(&t->aws);
+    s3_credentials_fini(&t->keys);
 }
 
 /* Variables win over the credentials file, that over the config file; keys come as a set; the profile is the
@@ -346,11 +382,12 @@ static void test_aws_chain(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     clear_environment();
     (void)setenv("HOME", home, 1);
-    struct s3_aws a;
-    s3_aws_load(&a);
-    assert_null(a.credentials.access_key);
-    assert_null(a.region);
-    s3_aws_fini(&a);
+    (void)setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
+    struct told t;
+    tell(&t);
+    assert_null(t.keys.access_key);
+    assert_null(t.aws.region);
+    told_fini(&t);
     (void)snprintf(path, sizeof(path), "%s/.aws/credentials", home);
     write_text(path, "[default]\naws_access_key_id=FILE\naws_secret_access_key=S1\naws_session_token=T1\n"
                      "[half]\naws_access_key_id=HALF\n");
@@ -359,30 +396,30 @@ static void test_aws_chain(void **state)
                "[default]\nregion=eu-west-1\naws_access_key_id=CONFIG\naws_secret_access_key=S2\n"
                "[profile half]\nregion=ap-south-1\naws_access_key_id=PROFILE\naws_secret_access_key=S3\n"
                "endpoint_url=http://10.0.0.9:9000\n");
-    s3_aws_load(&a);
-    assert_string_equal(a.credentials.access_key, "FILE");
-    assert_string_equal(a.credentials.secret_key, "S1");
-    assert_string_equal(a.credentials.session_token, "T1");
-    assert_string_equal(a.region, "eu-west-1");
-    s3_aws_fini(&a);
+    tell(&t);
+    assert_string_equal(t.keys.access_key, "FILE");
+    assert_string_equal(t.keys.secret_key, "S1");
+    assert_string_equal(t.keys.session_token, "T1");
+    assert_string_equal(t.aws.region, "eu-west-1");
+    told_fini(&t);
     (void)setenv("AWS_PROFILE", "half", 1);
-    s3_aws_load(&a); /* half a set in the credentials file counts as none */
-    assert_string_equal(a.credentials.access_key, "PROFILE");
-    assert_string_equal(a.credentials.secret_key, "S3");
-    assert_string_equal(a.region, "ap-south-1");
-    assert_string_equal(a.endpoint, "http://10.0.0.9:9000");
-    s3_aws_fini(&a);
+    tell(&t); /* half a set in the credentials file counts as none */
+    assert_string_equal(t.keys.access_key, "PROFILE");
+    assert_string_equal(t.keys.secret_key, "S3");
+    assert_string_equal(t.aws.region, "ap-south-1");
+    assert_string_equal(t.aws.endpoint, "http://10.0.0.9:9000");
+    told_fini(&t);
     (void)setenv("AWS_ACCESS_KEY_ID", "ENV", 1);
     (void)setenv("AWS_SECRET_ACCESS_KEY", "S4", 1);
     (void)setenv("AWS_REGION", "us-west-2", 1);
     (void)setenv("AWS_ENDPOINT_URL", "http://e", 1);
-    s3_aws_load(&a);
-    assert_string_equal(a.credentials.access_key, "ENV");
-    assert_string_equal(a.credentials.secret_key, "S4");
-    assert_null(a.credentials.session_token);
-    assert_string_equal(a.region, "us-west-2");
-    assert_string_equal(a.endpoint, "http://e");
-    s3_aws_fini(&a);
+    tell(&t);
+    assert_string_equal(t.keys.access_key, "ENV");
+    assert_string_equal(t.keys.secret_key, "S4");
+    assert_null(t.keys.session_token);
+    assert_string_equal(t.aws.region, "us-west-2");
+    assert_string_equal(t.aws.endpoint, "http://e");
+    told_fini(&t);
     clear_environment();
     char command[128];
     (void)snprintf(command, sizeof(command), "rm -rf %s", home);

@@ -230,30 +230,6 @@ static void test_programs_that_fail(void **state)
     (void)unlink(config);
 }
 
-/* The role of a service account is not understood: where nothing else is there the error says so, and
- * requests are not sent without a signature. (Without check_web_identity in s3.c the origin is opened.) */
-static void test_web_identity_is_refused(void **state)
-{
-    struct origin_options o;
-    struct origin *x = NULL;
-    struct err e = {0};
-    (void)setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/secrets/token", 1);
-    (void)setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/x", 1);
-    (void)setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
-    assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
-    assert_int_equal(origin_open("s3://bucket", &o, "t", &x, &e), ERR_ORIGIN_SETUP);
-    assert_non_null(strstr(e.text, "AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN"));
-    assert_non_null(strstr(e.text, "not supported"));
-    web_fixture_option(&o, "origin.access_key", "AK");
-    web_fixture_option(&o, "origin.secret_key", "SK");
-    WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &x, &e), e);
-    origin_close(x);
-    option_fini(&origin_option_table, &o);
-    (void)unsetenv("AWS_WEB_IDENTITY_TOKEN_FILE");
-    (void)unsetenv("AWS_ROLE_ARN");
-    (void)unsetenv("AWS_EC2_METADATA_DISABLED");
-}
-
 /* An origin whose keys are a container's, from /creds of the script. */
 static void container_start(struct web_fixture *f, const struct script_step *steps, size_t n, char uri[64])
 {
@@ -424,7 +400,7 @@ static void test_precedence(void **state)
     web_fixture_option(&o, "origin.access_key", "AK");
     web_fixture_option(&o, "origin.secret_key", "SK");
     WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &x, &e), e);
-    assert_null(s3_of(x)->provider);
+    assert_null(s3_of(x)->keys.provider);
     origin_close(x);
     option_fini(&origin_option_table, &o);
     (void)unsetenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
@@ -433,7 +409,7 @@ static void test_precedence(void **state)
         assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
         (void)setenv("AWS_EC2_METADATA_DISABLED", i ? "true" : "false", 1);
         WEB_FIXTURE_OK(origin_open("s3://bucket", &o, "t", &x, &e), e);
-        assert_true(!s3_of(x)->provider == (i == 1));
+        assert_true(!s3_of(x)->keys.provider == (i == 1));
         origin_close(x);
         option_fini(&origin_option_table, &o);
     }
@@ -467,7 +443,6 @@ int main(void)
                                        cmocka_unit_test(test_a_file_that_is_renewed),
                                        cmocka_unit_test(test_a_program),
                                        cmocka_unit_test(test_programs_that_fail),
-                                       cmocka_unit_test(test_web_identity_is_refused),
                                        cmocka_unit_test(test_container),
                                        cmocka_unit_test(test_precedence),
                                        cmocka_unit_test(test_failure_is_shared),

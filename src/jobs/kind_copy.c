@@ -455,8 +455,8 @@ int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e)
     if (r != -ENOENT)
         return r < 0 ? r : KIND_SKIPPED;
     r = see_witness(w, e);
-    if (r < 0)
-        return r;
+    if (r < 0 || w->spec->dry_run)
+        return r < 0 ? r : KIND_WORKED;
     struct wire_remove_req req = {.bucket = w->target_bucket, .key = o->key};
     struct wire_remove_rep rep;
     return object_remove(w->session, &req, w->arena, &rep, e);

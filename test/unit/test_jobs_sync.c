@@ -203,6 +203,25 @@ static void test_a_copy_of_the_same_second_is_made_again(void **state)
     expect_text(f, "back", "k", "after");
 }
 
+/* A dry run of sync --delete counts what it would remove, and removes nothing. (Without dry_run in next_phase
+ * of run.c it counts none; without that in kind_sweep they go.) */
+static void test_a_dry_run_counts_removals(void **state)
+{
+    struct fixture *f = *state;
+    const char *back = add_mirror(f, "back", "back");
+    add_bucket(f, "src", arena_printf(f->arena, "origin=file://%s\nretry=0s\nvalidate=always\n", f->origin));
+    write_objects(f, 3, 100);
+    put_file(f, back, "k001", "there, too");
+    put_file(f, back, "x", "only there");
+    put_file(f, back, "y", "only there");
+    uint64_t id = begin(f, "sync", "src/", "back/", "delete=true\nexclude=y\ndry-run=true\n");
+    wait_for(f, id, "done");
+    assert_int_equal(number(f, id, "total_objects"), 3);
+    assert_int_equal(number(f, id, "done_objects"), 0);
+    assert_int_equal(number(f, id, "removed_objects"), 1);
+    assert_true(is_there(f, back, "x") && is_there(f, back, "y") && !is_there(f, back, "k000"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +232,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_is_replaced_meanwhile_is_copied_anew, setup_hooked,
                                         teardown_hooked),
         cmocka_unit_test_setup_teardown(test_a_copy_of_the_same_second_is_made_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_dry_run_counts_removals, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,10 @@ static int try_changed(struct object_service *s, struct slice name, struct slice
         r = bucket_preview_of(old, settings, &b, e);
     if (r < 0 || bucket_is_scratch(b) || bucket_same_origin(old, b))
         return r;
-    r = probe(b, a, e);
+    r = back_check_gone(s->back, old, "change its origin", e); /* what is to be done first is said first */
+    if (r < 0)
+        return r;
+    r = probe(b, a, e); /* writers are not held up for it */
     return r < 0 ? err_prefix(e, r, "bucket %s stays as it was", b->name) : 0;
 }
 

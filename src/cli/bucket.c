@@ -58,7 +58,8 @@ static int settings_of(const struct bucket_options *o, char **words, int n, stru
     for (size_t i = 0; r == 0 && i < o->set.n + (size_t)n; i++) {
         const char *line = i < o->set.n ? o->set.v[i] : words[i - o->set.n];
         if (strchr(line, '\n') || !strchr(line, '='))
-            return err_set(e, ERR_BAD_OPTION, "'%s': must be KEY=VALUE", line);
+            return err_set(e, ERR_BAD_OPTION, "'%.*s': must be KEY=VALUE, in one line",
+                           (int)strcspn(line, "="), line);
         r = buf_printf(b, "%s\n", line);
     }
     return r < 0 ? err_set(e, r, "settings are too long") : 0;

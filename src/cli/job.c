@@ -75,7 +75,8 @@ static void print_counts(FILE *to, const json_t *o)
     if (command_number(o, "skipped_objects") > 0)
         (void)fprintf(to, ", %" PRIu64 " unchanged", command_number(o, "skipped_objects"));
     if (command_number(o, "removed_objects") > 0)
-        (void)fprintf(to, ", %" PRIu64 " removed", command_number(o, "removed_objects"));
+        (void)fprintf(to, ", %" PRIu64 " %s", command_number(o, "removed_objects"),
+                      json_is_true(json_object_get(o, "dry_run")) ? "to remove" : "removed");
     (void)fprintf(to, ", %" PRIu64 " failed", command_number(o, "failed_objects"));
     if (command_number(o, "modes_lost") > 0)
         (void)fprintf(to, ", %" PRIu64 " with another mode or owner there", command_number(o, "modes_lost"));

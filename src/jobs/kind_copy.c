@@ -5,6 +5,9 @@
  * is a hash of the content; for sync also one that is as large and not older; for export and import one that
  * is as large and has the same modification time, which both keep as metadata (net/posix_meta.h).
  *
+ * What is not older must not be a copy of what was there before: a sync whose ETags do not tell looks at the
+ * source again when it has written, and copies anew what was replaced meanwhile.
+ *
  * Where the bucket of an export or import has modes and owners (w->modes), they go along as that metadata,
  * and what is there already gets those that changed. A target's directory is made before what is in it, so
  * that it can be written to, and gets its mode and time when all is there (kind_*_dir).
@@ -24,6 +27,8 @@
 #define VERSION_MAX (4 * KIB) /* of its encoded id */
 /* S3 takes signatures that are a quarter of an hour off, either way, of who asks both services. */
 #define CLOCKS_APART_NS ((uint64_t)3600000000000)
+#define SECOND_NS       ((uint64_t)1000000000)
+#define SEND_TRIES      3 /* of what is replaced while it is copied */
 
 enum mode { MODE_COPY, MODE_SYNC, MODE_EXPORT, MODE_IMPORT };
 
@@ -143,13 +148,27 @@ static uint64_t changed_ns(const struct wire_attr *x)
     return p.has & POSIX_HAS_MTIME ? p.mtime_ns : x->mtime_ns;
 }
 
-/* Whose clock the times are of may not be the same: of other bytes, as MD5s say, one that is younger by less
- * than clocks differ may be a copy of what was there before. (Other ETags that look like them make another
+static bool are_hashes(const struct wire_attr *x, const struct wire_attr *y)
+{
+    return is_hash(x->etag) && is_hash(y->etag);
+}
+
+/* Whose clock the times are of may not be the same: of other bytes, as MD5s say, one that was written within
+ * what clocks differ may be a copy of what was there before. (Other ETags that look like them make another
  * copy of what changed shortly before it was copied.) */
 static bool may_be_older(const struct wire_attr *from, const struct wire_attr *there)
 {
-    return is_hash(from->etag) && is_hash(there->etag) && !slice_eq(from->etag, there->etag) &&
-           there->mtime_ns - from->mtime_ns < CLOCKS_APART_NS;
+    uint64_t x = from->mtime_ns, y = there->mtime_ns;
+    return are_hashes(from, there) && !slice_eq(from->etag, there->etag) &&
+           (x < y ? y - x : x - y) < CLOCKS_APART_NS;
+}
+
+/* Whether what is there was written after the source's last change. A source that tells whole seconds may
+ * have changed until the end of that one. 0: it does not tell. */
+static bool is_younger(const struct wire_attr *from, const struct wire_attr *there)
+{
+    uint64_t changed_ns = from->mtime_ns + (from->mtime_ns % SECOND_NS == 0 ? SECOND_NS - 1 : 0);
+    return from->mtime_ns > 0 && there->mtime_ns >= changed_ns;
 }
 
 static bool as_there(const struct kind_work *w, enum mode mode, const struct wire_attr *from,
@@ -163,9 +182,9 @@ static bool as_there(const struct kind_work *w, enum mode mode, const struct wir
         return true;
     if (from->size_bytes != there->size_bytes || mode == MODE_COPY)
         return false;
-    if (mode == MODE_SYNC) /* 0: the source does not tell */
-        return from->mtime_ns > 0 && there->mtime_ns >= from->mtime_ns && !may_be_older(from, there);
-    return changed_ns(there) == changed_ns(from);
+    if (may_be_older(from, there))
+        return false;
+    return mode == MODE_SYNC ? is_younger(from, there) : changed_ns(there) == changed_ns(from);
 }
 
 /* What goes along: export and import add the time, where it does not travel yet. `open`: of a directory into
@@ -213,8 +232,8 @@ static void take_version(struct kind_work *w, struct wire_attr *from)
 }
 
 /* Opens the source and puts it under `key` of the target, verified. */
-static int send(struct kind_work *w, enum mode mode, const struct kind_object *o, struct wire_attr *from,
-                struct slice key, bool is_open, struct err *e)
+static int send_once(struct kind_work *w, enum mode mode, const struct kind_object *o, struct wire_attr *from,
+                     struct slice key, bool is_open, struct wire_attr *ret_there, struct err *e)
 {
     struct wire_open_req open = {
         .bucket = w->source_bucket, .key = o->key, .via = WIRE_VIA_API, .flags = pour_flags(w)};
@@ -225,6 +244,7 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
     if (r < 0)
         return r;
     w->bytes = from->size_bytes = rep.attr.size_bytes;
+    from->etag = rep.attr.etag;
     r = pour(w, &rep, key, from->content_type, meta_of(w, mode, from, is_open), &sent, e);
     struct wire_close_req close = {.handle = rep.handle, .read_cached = w->read_here};
     struct wire_close_rep closed;
@@ -238,7 +258,42 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
     char hex[2 * DIGEST_SHA256 + 1];
     text_hex(sent.sha256, DIGEST_SHA256, hex);
     w->line = line_of(w, from, "sha256", slice_str(hex));
+    *ret_there = there;
     return KIND_WORKED;
+}
+
+/* Whether the source is another one than was sent, by its origin's word, of which it becomes `from`: 1, 0, or
+ * the error. One that is gone is for the walk over the target. */
+static int was_replaced(struct kind_work *w, const struct kind_object *o, struct wire_attr *from,
+                        struct err *e)
+{
+    struct wire_attr now = {0};
+    int r = stat_at(w, w->source_bucket, o->key, WIRE_FRESH, &now, e);
+    if (r == -ENOENT && e)
+        e->code = 0;
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    bool is_same = slice_eq(now.etag, from->etag);
+    *from = now;
+    return !is_same;
+}
+
+/* As send_once. The next sync goes by times where ETags do not tell, and what it finds is younger than what
+ * replaced the source while this one read it. */
+static int send(struct kind_work *w, enum mode mode, const struct kind_object *o, struct wire_attr *from,
+                struct slice key, bool is_open, struct err *e)
+{
+    for (int i = 0; i < SEND_TRIES; i++) {
+        struct wire_attr there = {0};
+        int r = send_once(w, mode, o, from, key, is_open, &there, e);
+        if (r < 0 || mode != MODE_SYNC || are_hashes(from, &there))
+            return r;
+        int replaced = was_replaced(w, o, from, e);
+        if (replaced <= 0)
+            return replaced < 0 ? replaced : r;
+        take_version(w, from);
+    }
+    return err_set(e, ERR_VERSION_CHANGED, "it was replaced at its source each time that it was copied");
 }
 
 /* What goes to a URL loses the slash behind its prefix, so that "run/1/x" of b/run becomes "1/x", as "run1/x"
@@ -400,8 +455,8 @@ int kind_sweep(struct kind_work *w, const struct kind_object *o, struct err *e)
     if (r != -ENOENT)
         return r < 0 ? r : KIND_SKIPPED;
     r = see_witness(w, e);
-    if (r < 0)
-        return r;
+    if (r < 0 || w->spec->dry_run)
+        return r < 0 ? r : KIND_WORKED;
     struct wire_remove_req req = {.bucket = w->target_bucket, .key = o->key};
     struct wire_remove_rep rep;
     return object_remove(w->session, &req, w->arena, &rep, e);

@@ -635,10 +635,11 @@ static bool next_phase(struct run *r)
     struct job_record *rec = &r->job->record;
     LOCK_SCOPE(&r->jobs->lock);
     bool sweeps = r->kind->sweep && rec->spec.remove && rec->failed_objects == 0;
-    if (rec->phase == JOB_COUNT && !rec->spec.dry_run)
+    bool is_counted = rec->phase == JOB_COUNT;
+    if (is_counted && !rec->spec.dry_run)
         rec->phase = JOB_WALK;
-    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && sweeps)
-        rec->phase = JOB_SWEEP;
+    else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN || is_counted) && sweeps)
+        rec->phase = JOB_SWEEP; /* a dry run counts what it would remove, too */
     else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN) && r->kind->dir && r->ends.has_dirs)
         rec->phase = JOB_DIRS;
     else if ((rec->phase == JOB_WALK || rec->phase == JOB_AGAIN || rec->phase == JOB_DIRS) && r->has_manifest)

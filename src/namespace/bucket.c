@@ -769,8 +769,7 @@ static int next_id(struct bucket_table *t, struct kv_txn *txn, uint64_t *ret, st
     return 0;
 }
 
-int bucket_create(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
-                  struct err *e)
+int bucket_preview(struct slice name, struct slice settings, struct bucket **ret, struct err *e)
 {
     int r = bucket_check_name(name, e);
     if (r < 0)
@@ -779,6 +778,16 @@ int bucket_create(struct bucket_table *t, struct slice name, struct slice settin
     if (!b)
         return -ENOMEM;
     r = bucket_apply(b, settings, e);
+    if (r == 0)
+        *ret = TAKE_PTR(b);
+    return r;
+}
+
+int bucket_create(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
+                  struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_preview(name, settings, &b, e);
     if (r < 0)
         return r;
     b->created_ns = sys->real_ns();
@@ -809,8 +818,7 @@ int bucket_change(struct bucket_table *t, struct slice name, struct slice settin
     return r < 0 ? r : bucket_change_of(t, old, settings, ret, e);
 }
 
-int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct slice settings,
-                     struct bucket **ret, struct err *e)
+int bucket_preview_of(const struct bucket *old, struct slice settings, struct bucket **ret, struct err *e)
 {
     _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(slice_str(old->name), e);
     if (!b)
@@ -831,6 +839,16 @@ int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct sl
                                            : "origin: a mirror cannot become a scratch bucket");
     if (r == 0 && b->p.values != old->p.values)
         r = err_set(e, ERR_BAD_OPTION, "values: is chosen when a bucket is made, and stays");
+    if (r == 0)
+        *ret = TAKE_PTR(b);
+    return r;
+}
+
+int bucket_change_of(struct bucket_table *t, const struct bucket *old, struct slice settings,
+                     struct bucket **ret, struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    int r = bucket_preview_of(old, settings, &b, e);
     if (r < 0)
         return r;
     LOCK_SCOPE(&t->lock); /* as in bucket_create */

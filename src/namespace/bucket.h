@@ -181,6 +181,9 @@ uint64_t bucket_last_place(struct bucket_table *t);
 enum rule_keep bucket_keep(const struct bucket *b, struct slice key);
 /* A reference, or ERR_NO_BUCKET. */
 int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, struct err *e);
+/* The bucket as it would be, in no table: to try its origin before anything is written down. */
+int bucket_preview(struct slice name, struct slice settings, struct bucket **ret, struct err *e);
+int bucket_preview_of(const struct bucket *old, struct slice settings, struct bucket **ret, struct err *e);
 /* settings: lines "name=value\n". ERR_BUCKET_EXISTS, ERR_BAD_OPTION. Durable on return. */
 int bucket_create(struct bucket_table *t, struct slice name, struct slice settings, struct bucket **ret,
                   struct err *e);

@@ -1,5 +1,6 @@
-/* Operations on buckets. A mirror is made only when its origin answers, so that a wrong URL or key shows at
- * once; a bucket without origin is a scratch bucket. */
+/* Operations on buckets. A mirror is made only when its origin answers, and gets another origin only when
+ * that one does, so that a wrong URL or key shows at once, before anything is written down or dropped; a
+ * bucket without origin is a scratch bucket. */
 #include "object/back.h"
 #include "object/scratch_node.h"
 #include "object/stranded.h"
@@ -14,9 +15,8 @@
 #define GUEST_ANSWER_BYTES (64 * KIB)
 
 /* Asks for one entry: shows that the origin is there, the bucket exists and the keys are right. */
-static int probe(struct object_service *s, struct bucket *b, struct arena *a, struct err *e)
+static int probe(struct bucket *b, struct arena *a, struct err *e)
 {
-    (void)s;
     _cleanup_(upstream_unrefp) struct upstream *u = NULL;
     int r = upstream_open(b, &u, e);
     if (r < 0)
@@ -27,6 +27,38 @@ static int probe(struct object_service *s, struct bucket *b, struct arena *a, st
     r = origin_list(u->origin, &l, a, &page, e);
     upstream_leave(u, r);
     return r;
+}
+
+/* The settings of a new bucket, and its origin if it is to have one. */
+static int try_new(struct object_service *s, struct slice name, struct slice settings, struct arena *a,
+                   struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL, *there = NULL;
+    int r = bucket_preview(name, settings, &b, e);
+    if (r == 0 && bucket_find(s->buckets, name, &there, NULL) == 0)
+        return err_set(e, ERR_BUCKET_EXISTS, "bucket '%s' exists already", b->name);
+    if (r < 0 || bucket_is_scratch(b))
+        return r;
+    r = probe(b, a, e);
+    return r < 0 ? err_prefix(e, r, "bucket %s", b->name) : 0;
+}
+
+/* Of a bucket that is to get another origin, that one: what is cached is dropped for it, and what is written
+ * can only go there. */
+static int try_changed(struct object_service *s, struct slice name, struct slice settings, struct arena *a,
+                       struct err *e)
+{
+    _cleanup_(bucket_unrefp) struct bucket *old = NULL, *b = NULL;
+    int r = bucket_find(s->buckets, name, &old, e);
+    if (r == 0)
+        r = bucket_preview_of(old, settings, &b, e);
+    if (r < 0 || bucket_is_scratch(b) || bucket_same_origin(old, b))
+        return r;
+    r = back_check_gone(s->back, old, "change its origin", e); /* what is to be done first is said first */
+    if (r < 0)
+        return r;
+    r = probe(b, a, e); /* writers are not held up for it */
+    return r < 0 ? err_prefix(e, r, "bucket %s stays as it was", b->name) : 0;
 }
 
 /* Takes a bucket with an origin out of the table, unless writes of it are not in the origin. */
@@ -51,15 +83,17 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
         return err_set(e, -E2BIG, "settings are too long");
     int r = keep_check(s, req->name, req->settings, e);
     if (r == 0)
+        r = try_new(s, req->name, req->settings, a, e);
+    if (r == 0)
         r = bucket_create(s->buckets, req->name, req->settings, &b, e);
     if (r < 0)
         return r;
     bool scratch = bucket_is_scratch(b);
     r = scratch ? scratch_bucket_make(s->scratch->names, b->id, b->root_mode, b->owner_uid, b->owner_gid, e)
-                : probe(s, b, a, e);
+                : 0;
     if (r < 0) {
         struct err local = {0};
-        if ((scratch ? bucket_delete(s->buckets, b, &local) : remove_record(s, b, &local)) < 0)
+        if (bucket_delete(s->buckets, b, &local) < 0)
             log_warn("object", "bucket %s stays: %s", b->name, local.text);
         return err_prefix(e, r, "bucket %s", b->name);
     }
@@ -83,7 +117,7 @@ int object_guest_open(struct object_service *s, const char *label, struct slice 
     if (r < 0 || !probe_it)
         return r;
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
-    r = probe(s, b, a, e);
+    r = probe(b, a, e);
     if (r < 0)
         object_guest_close(s, ret_name);
     return r;
@@ -243,12 +277,14 @@ static bool names_origin(struct slice settings)
 int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *req, struct arena *a,
                   struct wire_bucket_set_rep *rep, struct err *e)
 {
-    (void)a, (void)rep;
+    (void)rep;
     struct object_service *s = ses->service;
     _cleanup_(bucket_unrefp) struct bucket *old = NULL, *b = NULL;
     if (req->settings.n > SETTINGS_MAX_BYTES)
         return err_set(e, -E2BIG, "settings are too long");
-    int r = bucket_find(s->buckets, req->name, &old, e);
+    int r = names_origin(req->settings) ? try_changed(s, req->name, req->settings, a, e) : 0;
+    if (r == 0)
+        r = bucket_find(s->buckets, req->name, &old, e);
     bool held = r == 0 && names_origin(req->settings);
     if (held && (r = back_hold(s->back, old, "change its origin", e)) < 0)
         return r;

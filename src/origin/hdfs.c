@@ -155,7 +155,7 @@ static int set_endpoint(struct hdfs *h, struct slice rest, const struct origin_o
     struct slice host = slash < 0 ? rest : slice_sub(rest, 0, (size_t)slash);
     if (host.n == 0)
         return bad_url(e, "there is no name of a server");
-    if (slice_find(rest, '?') >= 0 || slice_find(host, '@') >= 0)
+    if (slice_find(rest, '?') >= 0)
         return bad_url(e, "user and token are properties of the bucket (origin.user, "
                           "origin.delegation_token), not of the URL");
     if (!o->endpoint && slice_rfind(host, ':') <= slice_rfind(host, ']'))

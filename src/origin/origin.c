@@ -94,6 +94,12 @@ static char *shown_url(struct slice url)
     return shown;
 }
 
+/* A URL is shown, logged and stored as it is. */
+static bool has_user(struct slice rest)
+{
+    return slice_find(slice_split(&rest, '/'), '@') >= 0;
+}
+
 int origin_open(const char *url, const struct origin_options *o, const char *bucket_name, struct origin **ret,
                 struct err *e)
 {
@@ -106,6 +112,10 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
             continue;
         struct origin *x = NULL;
         int r = check_view(kinds[i], o, e);
+        if (r == 0 && has_user(slice_from(all, (size_t)colon + 3)))
+            r = err_set(e, ERR_BAD_OPTION,
+                        "must have neither user nor query: who asks, and by which key, say properties as "
+                        "origin.user and origin.secret_key");
         if (r == 0)
             r = kinds[i]->open(slice_from(all, (size_t)colon + 3), o, &x, e);
         if (r < 0) {

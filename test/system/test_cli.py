@@ -535,6 +535,20 @@ def test_du_of_names_that_are_not_utf8(node, folder):
     assert json.loads(node.cli("du", "--json", name).stdout)[f"{name}/caf%E9/"]["cached_bytes"] == 2000
 
 
+def test_a_bucket_gets_no_origin_that_is_not_there(bucket, node):
+    """`bucket set origin=` to a typing error changes nothing and drops nothing, and no secret of the command line is said again."""
+    bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"text")
+    node.cli("prefetch", "--wait", bucket.name)
+    before = node.cli("bucket", "show", bucket.name).stdout
+    for url, words in ((f"s3://{bucket.name}-typo", "NoSuchBucket"), ("s4://b", "unknown kind"), ("s3://k:hush@b", "neither user nor query")):
+        refused = node.cli("bucket", "set", bucket.name, "origin=" + url, check=False)
+        assert refused.returncode in (1, 2) and words in refused.stderr and "hush" not in refused.stderr, refused.stderr
+    cut = node.cli("bucket", "set", bucket.name, "origin.secret_key=hu\nsh", check=False)
+    assert cut.returncode == 2 and "'origin.secret_key': must be KEY=VALUE" in cut.stderr and "hu" not in cut.stderr.replace("must", "")
+    assert node.cli("bucket", "show", bucket.name).stdout == before
+    assert "1 of 1 objects whole" in node.cli("prefetch", "--check", bucket.name).stdout
+
+
 def test_list_that_breaks_off_starts_no_job(node, folder):
     """A list of keys that cannot be read to its end is not taken for a shorter one: the job does not begin."""
     name, directory = folder

@@ -512,6 +512,50 @@ static void set_bucket(struct fixture *f, const char *setting)
     assert_int_equal(object_bucket_set(f->session, &req, f->arena, &rep, NULL), 0);
 }
 
+/* Another origin that is not there, or whose URL is wrong, is refused before anything of the bucket is
+ * changed or dropped. (Without try_changed in bucket_ops.c it is the bucket's from then on, and its cache is
+ * gone.) */
+static void test_another_origin_must_be_there(void **state)
+{
+    static const char *const wrong[] = {"origin=file:///nowhere/at/all\n", "origin=ftp://x\n",
+                                        "origin=s3://k:hush@b\n"};
+    struct fixture *f = *state;
+    struct wire_bucket_get_req get = {.name = SLICE_LIT("data")};
+    struct wire_bucket_get_rep before, after;
+    origin_write(f, "k", "text");
+    assert_string_equal(read_all(f, "k", NULL), "text");
+    assert_int_equal(object_bucket_get(f->session, &get, f->arena, &before, NULL), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        struct wire_bucket_set_req req = {.name = SLICE_LIT("data"), .settings = slice_str(wrong[i])};
+        struct wire_bucket_set_rep rep;
+        struct err e = {0};
+        assert_true(object_bucket_set(f->session, &req, f->arena, &rep, &e) < 0);
+        assert_non_null(strstr(e.text, "bucket data stays as it was"));
+        assert_null(strstr(e.text, "hush"));
+        assert_int_equal(object_bucket_get(f->session, &get, f->arena, &after, NULL), 0);
+        assert_true(slice_eq(before.settings, after.settings));
+        assert_true(is_cached(f, "k"));
+    }
+}
+
+/* A bucket whose origin is not there is never written down. (Without try_new in bucket_ops.c it is, for a
+ * moment or until the next start.) */
+static void test_a_new_bucket_is_tried_before_it_is_made(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_bucket_create_req req = {.name = SLICE_LIT("fresh"),
+                                         .settings = SLICE_LIT("origin=file:///nowhere\n")};
+    struct wire_bucket_create_rep rep;
+    _cleanup_buf_ struct buf before = BUF_INIT(64), after = BUF_INIT(64);
+    uint64_t version;
+    assert_int_equal(kv_get(f->kv, SLICE_LIT("n/bucket"), &before, &version, NULL), 0);
+    assert_true(object_bucket_create(f->session, &req, f->arena, &rep, NULL) < 0);
+    assert_int_equal(kv_get(f->kv, SLICE_LIT("n/bucket"), &after, &version, NULL), 0);
+    assert_true(slice_eq(buf_view(&before), buf_view(&after)));
+    req.name = SLICE_LIT("data");
+    assert_int_equal(object_bucket_create(f->session, &req, f->arena, &rep, NULL), ERR_BUCKET_EXISTS);
+}
+
 /* Of a bucket with a quota the next object that does not fit is read around the cache, to the byte. */
 static void test_quota_to_the_byte(void **state)
 {
@@ -668,6 +712,8 @@ int main(void)
         TEST(test_confirm_of_names),
         TEST(test_what_a_listing_says_counts),
         TEST(test_rules_of_what_is_cached),
+        TEST(test_another_origin_must_be_there),
+        TEST(test_a_new_bucket_is_tried_before_it_is_made),
         TEST(test_quota_to_the_byte),
         TEST(test_what_is_pinned_stays_within_a_quota),
         TEST(test_a_scan_does_not_empty_a_quota),

@@ -478,13 +478,14 @@ static void test_open(void **state)
                                       "hdfs://nn/x",
                                       "hdfs://nn:9870/../x",
                                       "hdfs://nn:9870/a//b",
-                                      "hdfs://me@nn:9870/x",
                                       "hdfs://nn:9870/x?op=DELETE"};
     struct err e = {0};
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         assert_int_equal(open_with(bad[i], none, &e), ERR_BAD_OPTION);
         assert_non_null(strstr(e.text, "write hdfs://HOST:PORT[/PATH]"));
     }
+    assert_int_equal(open_with("hdfs://me@nn:9870/x", none, &e), ERR_BAD_OPTION);
+    assert_non_null(strstr(e.text, "origin.user"));
     assert_int_equal(open_with("hdfs://nn:9870", none, &e), 0);
     assert_int_equal(open_with("hdfs://[::1]:9870/a b/", none, &e), 0);
     assert_int_equal(open_with("hdfs://cluster/x", gateway, &e), 0);

@@ -348,14 +348,17 @@ static void test_memory_ends(void **state)
 /* Wrong URLs and manifests are told by name. */
 static void test_options(void **state)
 {
-    static const char *const cases[][3] = {{"http://", NULL, "http://HOST"},
-                                           {"http://u:hush@h/", NULL, "neither user nor query"},
-                                           {"http://h/d?x=hush", NULL, "neither user nor query"},
-                                           {"htp://u:hush@h/d?hush", NULL, "htp://h/d?...: unknown kind"},
-                                           {"az://c?sv=1&sig=hush", NULL, "is no name of a container"},
-                                           {"http://h/%zz", NULL, "escape"},
-                                           {"http://h", "/abs", "origin.manifest"},
-                                           {"https://h", "http://x/y", "origin.manifest"}};
+    static const char *const cases[][3] = {
+        {"http://", NULL, "http://HOST"},
+        {"http://u:hush@h/", NULL, "neither user nor query"},
+        {"s3://u:hush@b/p", NULL, "origin s3://b/p: must have neither user"},
+        {"forebay://u:hush@h:1/b", NULL, "neither user nor query"},
+        {"http://h/d?x=hush", NULL, "neither user nor query"},
+        {"htp://u:hush@h/d?hush", NULL, "htp://h/d?...: unknown kind"},
+        {"az://c?sv=1&sig=hush", NULL, "is no name of a container"},
+        {"http://h/%zz", NULL, "escape"},
+        {"http://h", "/abs", "origin.manifest"},
+        {"https://h", "http://x/y", "origin.manifest"}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct origin_options o;
         struct origin *x = NULL;

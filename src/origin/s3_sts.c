@@ -2,9 +2,8 @@
  * Credentials of a role, which STS (the AWS Security Token Service, and whatever speaks like it) gives for a
  * while.
  *
- *     AssumeRoleWithWebIdentity   the token in a file, which kubernetes or whoever signs it writes anew
- * before it ends, says who asks; nothing is signed AssumeRole                  signed with the credentials of
- * a source
+ * AssumeRoleWithWebIdentity: the token in a file, which kubernetes or whoever signs it writes anew before it
+ * ends, says who asks; nothing is signed. AssumeRole: signed with the credentials of a source.
  *
  * Both are forms that are posted, answered by XML. The address: AWS_ENDPOINT_URL_STS, else
  * https://sts.REGION.amazonaws.com; with sts_regional_endpoints "legacy" the one for all of the older

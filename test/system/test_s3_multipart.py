@@ -593,10 +593,12 @@ def test_a_put_through_that_ends_early(new_node, bucket, tmp_path):
     assert keys_at_origin(here) == []
 
 
-def test_an_abort_waits_for_no_part(node):
-    """However long the client of a part takes: the upload is gone at once, and the part is told so when it goes on. (Where an abort
-    waits, the part has come to its timeout before the abort is answered.)"""
-    name, s3 = harness.scratch_bucket(node), node.s3(signature_version="s3v4")
+@pytest.mark.parametrize("kind", ["scratch", "mirror"])
+def test_an_abort_waits_for_no_part(node, bucket, kind):
+    """However long the client of a part takes: the upload is gone at once, here and at the origin, and the part is told so when it goes
+    on. (Where an abort waits, the part has come to its timeout before the abort is answered.)"""
+    name = harness.scratch_bucket(node) if kind == "scratch" else bucket.name
+    s3 = node.s3(signature_version="s3v4")
     where = {"Bucket": name, "Key": "k"}
     where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
     url = urllib.parse.urlsplit(s3.generate_presigned_url("upload_part", {**where, "PartNumber": 1}))
@@ -608,11 +610,32 @@ def test_an_abort_waits_for_no_part(node):
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"  # the part has begun
         s3.abort_multipart_upload(**where)
         assert "Uploads" not in s3.list_multipart_uploads(Bucket=name)
+        assert open_at(bucket) == []
         connection.sendall(bytes(MIB))
         while b"</Error>" not in answer and (more := connection.recv(65536)):
             answer += more
     assert answer.startswith(b"HTTP/1.1 404 ") and b"<Code>NoSuchUpload</Code>" in answer
     assert "Contents" not in s3.list_objects_v2(Bucket=name)
+    assert open_at(bucket) == []
+
+
+def test_an_abort_stops_what_the_origin_does_not_answer(new_shaper, node, origin, bucket):
+    """A part whose origin takes none of it, or all of it without an answer, ends with the abort of its upload, whose other parts are gone,
+    too. (Where an abort waits, the part is tried again meanwhile, and succeeds.)"""
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint))
+    for size in (100, 20 * MIB):
+        upload, faults = Upload(here), shaper.stats()["faults_injected"]
+        upload.part(1, harness.random_bytes(5 * MIB))
+        shaper.fault("stall", match="PUT", at=0, count=1)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(code_of, lambda: upload.part(2, bytes(size)))
+            harness.wait_until(lambda: shaper.stats()["faults_injected"] > faults, what="the origin does not answer")
+            upload.abort()
+            assert waiting.result() == "NoSuchUpload"
+        assert open_at(here) == []
+        assert code_of(lambda: here.s3.list_parts(**upload.where, UploadId=upload.id)) == "NoSuchUpload"
+        assert keys_at_origin(here) == []
 
 
 @pytest.mark.parametrize("by", ["S3", "command"])

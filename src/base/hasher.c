@@ -32,6 +32,8 @@ struct hasher {
     bool is_stopping;
 };
 
+/* By the thread itself, too, which then does not sleep: but others who do its work may end later than it, and
+ * leave what is not computed yet to it. */
 static void enqueue_locked(struct hasher *h, struct hasher_stream *s)
 {
     lock_assert_held(&h->lock);
@@ -41,6 +43,7 @@ static void enqueue_locked(struct hasher *h, struct hasher_stream *s)
     *h->tail = s;
     h->tail = &s->next;
     h->n_queued++;
+    cond_signal(&h->called);
 }
 
 static void dequeue_locked(struct hasher *h, struct hasher_stream *s)
@@ -211,10 +214,8 @@ void hasher_stream_add(struct hasher_stream *s, const void *p, size_t n)
         wait_locked(h, s);
     s->pieces[s->n_pieces].p = p;
     s->pieces[s->n_pieces++].n = n;
-    if (s->place == HASHER_IDLE) {
+    if (s->place == HASHER_IDLE)
         enqueue_locked(h, s);
-        cond_signal(&h->called);
-    }
 }
 
 void hasher_stream_wait(struct hasher_stream *s, const void *p, size_t n)

@@ -314,6 +314,19 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     return 0;
 }
 
+void object_on_bucket_removed(struct object_service *s, object_removed_fn fn, void *arg)
+{
+    assert(s->magic == OBJECT_SERVICE_MAGIC);
+    s->on_removed = fn;
+    s->on_removed_arg = arg;
+}
+
+static void tell_removed(struct object_service *s, const struct bucket *b)
+{
+    if (s->on_removed)
+        s->on_removed(s->on_removed_arg, b->id);
+}
+
 /* A scratch bucket goes only when it is empty. Its tree goes first: a bucket without one is an error to
  * everybody, and is removed by asking again. */
 static int remove_scratch(struct object_service *s, const struct bucket *b, struct err *e)
@@ -331,7 +344,23 @@ static int remove_scratch(struct object_service *s, const struct bucket *b, stru
     watch_end_bucket(s, b->id);
     object_keep_metrics(s);
     log_info("object", "bucket %s removed", b->name);
+    tell_removed(s, b);
     return 0;
+}
+
+static int remove_mirror(struct object_service *s, struct bucket *b, struct err *e)
+{
+    int r = remove_record(s, b, e);
+    if (r < 0)
+        return r;
+    object_forget_upstream(s, b->id);
+    upload_forget_bucket(s, b);
+    int64_t n = object_forget_bucket(s, b);
+    usage_forget(s->usage, b->id);
+    object_keep_metrics(s);
+    log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);
+    tell_removed(s, b);
+    return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
 }
 
 int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove_req *req, struct arena *a,
@@ -341,19 +370,9 @@ int op_bucket_remove(struct object_session *ses, const struct wire_bucket_remove
     struct object_service *s = ses->service;
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
     int r = bucket_find(s->buckets, req->name, &b, e);
-    if (r == 0 && bucket_is_scratch(b))
-        return remove_scratch(s, b, e);
-    if (r == 0)
-        r = remove_record(s, b, e);
     if (r < 0)
         return r;
-    object_forget_upstream(s, b->id);
-    upload_forget_bucket(s, b);
-    int64_t n = object_forget_bucket(s, b);
-    usage_forget(s->usage, b->id);
-    object_keep_metrics(s);
-    log_info("object", "bucket %s removed, %lld cached objects dropped", b->name, (long long)n);
-    return n < 0 ? err_errno(e, (int)n, "drop cached data of bucket %s", b->name) : 0;
+    return bucket_is_scratch(b) ? remove_scratch(s, b, e) : remove_mirror(s, b, e);
 }
 
 /* Properties of an origin out of lines "origin.NAME=VALUE". */

@@ -47,6 +47,11 @@ typedef int (*object_extension_fn)(void *arg, uint32_t op, const void *req, stru
                                    struct err *e);
 void object_service_extend(struct object_service *s, object_extension_fn fn, void *arg);
 
+/* Told of each bucket that was removed, by its id, when nobody can open anything of it any more; no lock is
+ * held. For a layer below this one; NULL: nobody is. Not while operations run. */
+typedef void (*object_removed_fn)(void *arg, uint64_t bucket_id);
+void object_on_bucket_removed(struct object_service *s, object_removed_fn fn, void *arg);
+
 /* A bucket for the time of some work on an origin that is none (namespace/bucket.h, guests): `settings` as of
  * BUCKET_CREATE with its origin; nothing of it is cached. With `probe` the origin is asked whether it is
  * there. Until object_guest_close, which waits for nothing: no operation may run on it any more. */

@@ -99,6 +99,8 @@ struct object_service {
     struct route_loop *loop;
     object_extension_fn extension; /* JOB_* */
     void *extension_arg;
+    object_removed_fn on_removed;
+    void *on_removed_arg;
     _Atomic uint64_t readers, writers, streams; /* streams: writers with a thread */
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;

@@ -96,6 +96,8 @@ static void *sender_main(void *arg)
     char etag[ORIGIN_ETAG_MAX + 1] = "";
     struct err e = {0};
     int r = send_part(p, etag, &e);
+    if (r < 0 && atomic_load(&p->cancel)) /* between two tries, perhaps */
+        r = err_set(&e, -ECANCELED, "given up");
     LOCK_SCOPE(&p->lock);
     memcpy(p->etag, etag, sizeof(etag));
     p->result = r;
@@ -146,15 +148,28 @@ static int take_memory(struct part_send *p, uint64_t wait_ms, struct err *e)
     return 0;
 }
 
+void part_send_stop(struct part_send *p, bool whole_too)
+{
+    assert(p->magic == MAGIC);
+    LOCK_SCOPE(&p->lock);
+    if (p->final && !whole_too)
+        return;
+    atomic_store(&p->cancel, true);
+    cond_broadcast(&p->moved);
+}
+
+bool part_send_has_ended(struct part_send *p)
+{
+    assert(p->magic == MAGIC);
+    LOCK_SCOPE(&p->lock);
+    return p->done;
+}
+
 void part_send_free(struct part_send *p)
 {
     if (!p)
         return;
-    assert(p->magic == MAGIC);
-    lock_take(&p->lock);
-    atomic_store(&p->cancel, true);
-    cond_broadcast(&p->moved);
-    lock_drop(&p->lock);
+    part_send_stop(p, /* whole_too= */ true);
     join(p);
     if (p->ring) {
         (void)munmap(p->ring, p->cap);
@@ -183,7 +198,7 @@ int part_send_new(struct object_service *s, struct upstream *u, struct slice key
     p->number = number;
     p->size = size;
     p->final = size == 0;
-    lock_init(&p->lock, LOCK_OBJECT);
+    lock_init(&p->lock, LOCK_LEAF); /* part_send_stop is called under others */
     cond_init(&p->moved);
     int r = atomic_fetch_add(&s->parts, 1) < PARTS_MAX
                 ? take_memory(p, wait_ms, e)

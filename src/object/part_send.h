@@ -4,7 +4,7 @@
  * have that; of a part that fits there whole every try is made that the bucket's `retry` allows, a longer one
  * is sent once.
  *
- * One thread at a time per struct.
+ * One thread at a time per struct, but where it says otherwise.
  */
 #pragma once
 
@@ -24,6 +24,11 @@ int part_send_new(struct object_service *s, struct upstream *u, struct slice key
 void part_send_free(struct part_send *p);
 /* Waits for room. Gives what went wrong at the origin, if something did. */
 int part_send_write(struct part_send *p, struct slice data, struct err *e);
+/* From any thread, as long as `p` is there: the part is given up as soon as may be, whoever waits in one of
+ * the others gets -ECANCELED; not where the last byte may go already, unless `whole_too`. */
+void part_send_stop(struct part_send *p, bool whole_too);
+/* Whether nothing is sent any more, from any thread. */
+bool part_send_has_ended(struct part_send *p);
 /* Lets the last byte go, without waiting for the end; when all bytes were written. */
 void part_send_finish(struct part_send *p);
 /* Waits until a part whose last byte may go has ended, until then at most (monotonic time): whoever gives it

@@ -7,7 +7,9 @@
  * upload any more, and looks whether the object is the one that these parts make.
  *  2. What was cached of the key is forgotten before the origin is asked and when the end is unknown, as with
  * every write (writer.c).
- *  3. An upload leaves the control store only after the origin has aborted it.
+ *  3. An upload leaves the control store only after the origin has aborted it. An abort waits for nobody who
+ * sends a part: what their senders may still send is stopped first (upload_slot_stop), and a part that the
+ * origin took meanwhile is either recorded before the upload's record goes or not at all.
  *  4. The copy of the parts is kept under an ETag only when the origin's answer to the end of this upload
  * told it, or the ETag itself tells of these parts: whoever asks afterwards may hear of somebody else's
  * object.
@@ -32,6 +34,8 @@
 #define FAILED_MAX       16    /* buckets where something fails in one turn */
 #define TRY_AGAIN_NS     600000000000ull
 
+typedef int (*slot_close_fn)(struct object_service *s, struct upload_slot *slot, struct err *e);
+
 struct ending {
     struct object_service *service;
     struct upstream *upstream;
@@ -42,6 +46,7 @@ struct ending {
     uint32_t *numbers;
     uint64_t *sizes, total;
     size_t n;
+    bool gone;          /* the upload is aborted, its slot of no use any more */
     bool answer_is_own; /* the answer is about what was put together here */
 };
 
@@ -276,9 +281,9 @@ static int complete(struct ending *x, const struct wire_upload_complete_req *q, 
     return r == 0 ? complete_at_origin(x, q, ret, e) : r;
 }
 
-/* The upload named by a request, closed. */
+/* The upload named by a request, closed. close: upload_slot_close or upload_slot_stop. */
 static int ending_begin(struct ending *x, struct object_service *s, struct slice bucket, struct slice key,
-                        struct slice id, struct err *e)
+                        struct slice id, slot_close_fn close, struct err *e)
 {
     *x = (struct ending){.service = s, .arena = arena_new(ANSWER_ARENA)};
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
@@ -290,7 +295,7 @@ static int ending_begin(struct ending *x, struct object_service *s, struct slice
     if (r < 0)
         return r;
     struct upload_slot *slot = upload_slot_get(s, x->upstream->bucket->id, x->record.id);
-    r = upload_slot_close(s, slot, e);
+    r = close(s, slot, e);
     if (r < 0) {
         upload_slot_put(s, slot);
         return r;
@@ -302,10 +307,9 @@ static int ending_begin(struct ending *x, struct object_service *s, struct slice
 
 static void ending_fini(struct ending *x)
 {
-    if (x->slot) {
+    if (x->slot && !x->gone)
         upload_slot_reopen(x->service, x->slot);
-        upload_slot_put(x->service, x->slot);
-    }
+    upload_slot_put(x->service, x->slot);
     upstream_unref(x->upstream);
     arena_free(x->arena);
 }
@@ -315,7 +319,7 @@ int op_upload_complete(struct object_session *ses, const struct wire_upload_comp
 {
     struct ending _cleanup_(ending_fini) x;
     struct attr attr = {0};
-    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, e);
+    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, upload_slot_close, e);
     if (r == 0 && !x.record.completed) /* nothing older may follow it */
         r = back_wait_sent(ses->service->back, x.upstream->bucket, req->key, e);
     if (r < 0)
@@ -346,7 +350,8 @@ static int abort_upload(struct ending *x, bool patient, struct err *e)
                     : abort_once(x->upstream, x->record.key, x->record.origin_id, e);
     if (r == 0)
         r = upload_remove(x->service->config.control, x->upstream->bucket->id, x->record.id, e);
-    if (r == 0)
+    x->gone = r == 0;
+    if (x->gone)
         extent_unref(upload_stage_take(x->service, x->slot, NULL, NULL, 0));
     return r;
 }
@@ -356,7 +361,7 @@ int op_upload_abort(struct object_session *ses, const struct wire_upload_abort_r
 {
     (void)a, (void)rep;
     struct ending _cleanup_(ending_fini) x;
-    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, e);
+    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, upload_slot_stop, e);
     if (r == 0 && x.record.completed)
         r = err_set(e, -ENOENT, "the upload was completed");
     return r == 0 ? abort_upload(&x, /* patient= */ true, e) : r;
@@ -425,7 +430,8 @@ static int end_stale(struct stale *t, size_t i)
         return 0; /* something came of late, or is coming */
     struct ending _cleanup_(ending_fini) x;
     id_text(t->v[i].record.id, id);
-    int r = ending_begin(&x, s, slice_str(t->v[i].bucket->name), slice_str(t->v[i].key), slice_str(id), &e);
+    int r = ending_begin(&x, s, slice_str(t->v[i].bucket->name), slice_str(t->v[i].key), slice_str(id),
+                         upload_slot_close, &e);
     if (r == 0 && has_younger(t, i))
         return 0; /* a part was acknowledged until the upload was closed */
     if (r == 0 && !x.record.completed)

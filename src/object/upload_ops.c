@@ -103,6 +103,7 @@ struct part_write {
     uint32_t number;
     uint64_t size;
     struct part_send *send;
+    struct upload_way way;
     struct upload_stage stage;
     _Atomic uint32_t refs;
     struct lock lock; /* covers busy: one operation at a time */
@@ -123,6 +124,7 @@ void part_write_unref(struct part_write *p)
     assert(p->magic == PART_MAGIC);
     if (atomic_fetch_sub(&p->refs, 1) != 1)
         return;
+    upload_slot_unsend(p->service, p->slot, &p->way);
     part_send_free(p->send);
     upload_stage_end(p->service, p->slot, &p->stage, /* ok= */ false);
     upload_slot_leave(p->service, p->slot);
@@ -183,6 +185,8 @@ static int part_new(struct object_service *s, struct upstream *u, const struct u
     lock_init(&p->lock, LOCK_OBJECT);
     cond_init(&p->moved);
     r = part_send_new(s, u, record->key, record->origin_id, q->number, q->size, PART_WAIT_MS, &p->send, e);
+    if (r == 0)
+        r = upload_slot_send(s, slot, &p->way, p->send, e);
     if (r < 0) {
         part_write_unref(p);
         return r;
@@ -223,6 +227,12 @@ int op_upload_part(struct object_session *ses, const struct wire_upload_part_req
     return 0;
 }
 
+/* What a part comes to that an abort stopped, or that somebody's end does not wait for. */
+static int given_up(int r, struct err *e)
+{
+    return r == -ECANCELED ? err_set(e, -ENOENT, "the upload is being completed or aborted") : r;
+}
+
 int op_upload_write(struct object_session *ses, const struct wire_upload_write_req *req, struct arena *a,
                     struct wire_upload_write_rep *rep, struct err *e)
 {
@@ -231,13 +241,11 @@ int op_upload_write(struct object_session *ses, const struct wire_upload_write_r
     if (!p)
         return -EBADF;
     uint64_t at = part_send_written(p->send);
-    int r = upload_slot_is_closing(p->service, p->slot)
-                ? err_set(e, -ENOENT, "the upload is being completed or aborted")
-                : part_send_write(p->send, req->data, e);
+    int r = upload_slot_is_closing(p->service, p->slot) ? -ECANCELED : part_send_write(p->send, req->data, e);
     if (r == 0)
         upload_stage_write(p->service, p->slot, &p->stage, at, req->data);
     part_leave(p, /* ended= */ false);
-    return r;
+    return given_up(r, e);
 }
 
 static int end_part(struct part_write *p, const struct wire_upload_end_req *q, struct err *e)
@@ -247,7 +255,7 @@ static int end_part(struct part_write *p, const struct wire_upload_end_req *q, s
         return err_set(e, -EINVAL, "ETag or checksum of a part: too long, or none");
     int r = part_send_end(p->send, &origin_etag, e);
     if (r < 0)
-        return r;
+        return given_up(r, e);
     struct upload_part_record record = {.number = p->number,
                                         .size_bytes = p->size,
                                         .at_ns = sys->real_ns(),

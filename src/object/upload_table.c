@@ -6,16 +6,21 @@
  * they become is fetched when it is read.
  *  2. Part N lies at (N-1) times the size of the part that was seen first. Whatever does not fit that, or is
  * written twice at once, ends the copy; a copy is never put together from other places.
- *  3. A part of the copy is good only when the origin has acknowledged the very bytes that were written there
+ *  3. Parts on their way are found by their slot as long as their senders may send; those are stopped and
+ * asked under the lock, and freed only after they have left it.
+ *  4. A part of the copy is good only when the origin has acknowledged the very bytes that were written there
  * last.
  */
 #include "object/upload_table.h"
 
 #include "base/sys.h"
 
-#define WAIT_NS  1000000000ull
-#define IDLE_NS  3600000000000ull
-#define CLOSE_NS (60 * WAIT_NS) /* longest that an end waits for the parts of its upload */
+#define WAIT_NS   1000000000ull
+#define IDLE_NS   3600000000000ull
+#define CLOSE_NS  (60 * WAIT_NS) /* longest that an end waits for the parts of its upload */
+#define SETTLE_NS (5 * WAIT_NS)  /* for parts that the origin may have all bytes of, before an abort */
+#define STOP_NS   (5 * WAIT_NS)  /* for senders that were stopped, which takes a moment */
+#define LOOK_NS   10000000ull
 
 enum stage { STAGE_NONE, STAGE_WRITING, STAGE_GOOD };
 
@@ -26,6 +31,7 @@ struct upload_slot {
     /* Covered by service->upload_lock: */
     unsigned refs, active;
     bool closing, unstaged;
+    struct upload_way *ways;
     struct extent *extent;
     uint64_t part_bytes, used_ns;
     uint8_t stages[UPLOAD_NUMBER_MAX + 1];
@@ -102,6 +108,28 @@ void upload_slot_leave(struct object_service *s, struct upload_slot *slot)
     cond_broadcast(&s->upload_ended);
 }
 
+int upload_slot_send(struct object_service *s, struct upload_slot *slot, struct upload_way *w,
+                     struct part_send *send, struct err *e)
+{
+    LOCK_SCOPE(&s->upload_lock);
+    if (slot->closing)
+        return err_set(e, -ENOENT, "the upload is being completed or aborted");
+    w->send = send;
+    w->next = slot->ways;
+    slot->ways = w;
+    return 0;
+}
+
+void upload_slot_unsend(struct object_service *s, struct upload_slot *slot, struct upload_way *w)
+{
+    LOCK_SCOPE(&s->upload_lock);
+    struct upload_way **at = &slot->ways;
+    while (*at && *at != w)
+        at = &(*at)->next;
+    if (*at)
+        *at = w->next;
+}
+
 bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 id)
 {
     LOCK_SCOPE(&s->upload_lock);
@@ -129,6 +157,32 @@ int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct
         return 0;
     slot->closing = false;
     return err_set(e, ERR_CONFLICT, "parts of the upload are still coming");
+}
+
+/* Stops the parts, and waits for so long at most until nothing is sent. */
+static void stop_locked(struct object_service *s, struct upload_slot *slot, bool whole_too, uint64_t wait_ns)
+{
+    uint64_t end_ns = sys->mono_ns() + wait_ns;
+    for (bool sends = true; sends && sys->mono_ns() < end_ns;) {
+        sends = false;
+        for (struct upload_way *w = slot->ways; w; w = w->next) {
+            part_send_stop(w->send, whole_too);
+            sends = sends || !part_send_has_ended(w->send);
+        }
+        if (sends)
+            (void)cond_wait_for(&s->upload_ended, &s->upload_lock, LOOK_NS);
+    }
+}
+
+int upload_slot_stop(struct object_service *s, struct upload_slot *slot, struct err *e)
+{
+    LOCK_SCOPE(&s->upload_lock);
+    if (slot->closing)
+        return err_set(e, ERR_CONFLICT, "the upload is being completed or aborted");
+    slot->closing = true;
+    stop_locked(s, slot, /* whole_too= */ false, SETTLE_NS);
+    stop_locked(s, slot, /* whole_too= */ true, STOP_NS);
+    return 0;
 }
 
 void upload_slot_reopen(struct object_service *s, struct upload_slot *slot)

@@ -7,9 +7,15 @@
 #pragma once
 
 #include "namespace/upload.h"
-#include "object/object_internal.h"
+#include "object/part_send.h"
 
 struct upload_slot;
+
+/* A part on its way, embedded by who sends it. */
+struct upload_way {
+    struct upload_way *next;
+    struct part_send *send;
+};
 
 /* The slot of an upload, made when there is none. Leave with upload_slot_put. */
 struct upload_slot *upload_slot_get(struct object_service *s, uint64_t bucket, struct id128 id);
@@ -18,11 +24,22 @@ void upload_slot_put(struct object_service *s, struct upload_slot *slot);
 /* A part begins: -ENOENT while the upload is being completed or aborted. */
 int upload_slot_enter(struct object_service *s, struct upload_slot *slot, struct err *e);
 void upload_slot_leave(struct object_service *s, struct upload_slot *slot);
+/* What sends it, so that an abort can stop that: from now on until upload_slot_unsend, at the latest before
+ * the sender is freed. -ENOENT as above. */
+int upload_slot_send(struct object_service *s, struct upload_slot *slot, struct upload_way *w,
+                     struct part_send *send, struct err *e);
+/* Also of one that is none. */
+void upload_slot_unsend(struct object_service *s, struct upload_slot *slot, struct upload_way *w);
 /* Whether a part of the upload is on its way now. Makes no slot. */
 bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 id);
 bool upload_slot_is_closing(struct object_service *s, struct upload_slot *slot);
 /* No part can begin any more; waits until those that run have ended. ERR_CONFLICT: someone else is at it. */
 int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct err *e);
+/* The same for an abort, which waits for no client: parts that still come are stopped, and their next piece
+ * is refused. Parts of which the origin may have all bytes get five seconds to end; afterwards nothing of the
+ * upload comes at the origin any more. */
+int upload_slot_stop(struct object_service *s, struct upload_slot *slot, struct err *e);
+/* Of an upload that is still there. */
 void upload_slot_reopen(struct object_service *s, struct upload_slot *slot);
 
 /* Copies that nothing was added to for an hour: their room is worth more. The steward's. */

@@ -203,11 +203,7 @@ static int az_identify(struct origin *o, struct buf *b, struct err *e)
     struct buf _cleanup_buf_ token = BUF_INIT(WEB_RESULT_MAX);
     uint64_t version;
     int r = az_token_get(z->token, &token, &version, e);
-    if (r == 0)
-        r = buf_printf(b, "%s%s", az_token_told(z->token),
-                       token.n ? "" : ", which has none: requests are anonymous");
-    web_wipe(&token);
-    return r;
+    return r < 0 ? r : web_token_tell(az_token_told(z->token), &token, b);
 }
 
 static void az_close(struct origin *o)

@@ -251,11 +251,7 @@ static int gs_identify(struct origin *o, struct buf *b, struct err *e)
     struct buf _cleanup_buf_ token = BUF_INIT(16 * KIB);
     uint64_t version;
     int r = gs_token_get(g->token, &token, &version, e);
-    if (r == 0)
-        r = buf_printf(b, "%s%s", gs_token_told(g->token),
-                       token.n ? "" : ", which has none: requests are anonymous");
-    web_wipe(&token);
-    return r;
+    return r < 0 ? r : web_token_tell(gs_token_told(g->token), &token, b);
 }
 
 static void gs_close(struct origin *o)

@@ -375,6 +375,8 @@ int web_token_ask(struct web *w, const struct web_token_ask *q, void **ret, uint
 /* Of a struct web_renewed_kind of tokens; the copy goes into a struct buf. */
 int web_token_copy(const void *now, void *ret, struct err *e);
 void web_token_free(void *now);
+/* Who gives the tokens, for people, and whether that one has any: `token` is what was got, which is wiped. */
+int web_token_tell(const char *who, struct buf *token, struct buf *b);
 
 /* Overwrites what was secret; NULL accepted. */
 void web_wipe(struct buf *b);

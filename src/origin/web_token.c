@@ -98,6 +98,13 @@ void web_token_free(void *now)
     free(now);
 }
 
+int web_token_tell(const char *who, struct buf *token, struct buf *b)
+{
+    const char *what = token->n ? "" : ", which has none: requests are anonymous";
+    web_wipe(token);
+    return buf_printf(b, "%s%s", who, what);
+}
+
 /* ---- small ---- */
 
 void web_wipe(struct buf *b)

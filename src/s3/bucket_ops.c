@@ -5,7 +5,6 @@
  * touched.
  */
 #include "s3/s3_internal.h"
-#include "s3/uploads.h"
 #include "s3/xml.h"
 
 #include "base/text.h"
@@ -148,7 +147,6 @@ enum s3_error s3_op_delete_bucket(struct s3_request *r)
 {
     struct wire_bucket_remove_req req = {.name = r->bucket};
     struct wire_bucket_remove_rep rep;
-    const struct slice identity = buckets_identity(r->s3, r->bucket, r->arena);
     struct err e = {0};
     enum s3_error error = check_empty(r);
     int status;
@@ -160,7 +158,6 @@ enum s3_error s3_op_delete_bucket(struct s3_request *r)
         return S3_ERR_BUCKET_NOT_EMPTY;
     if (status)
         return reply_failed(r, status, &e);
-    uploads_drop_bucket(r->s3->uploads, identity);
     reply_send(r, 204, NULL, SLICE_NULL);
     return S3_OK;
 }

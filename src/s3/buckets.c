@@ -1,5 +1,6 @@
 /* ListBuckets, HeadBucket and GetBucketLocation. */
 #include "s3/s3_internal.h"
+#include "s3/uploads.h"
 #include "s3/xml.h"
 
 #include "base/text.h"
@@ -103,6 +104,12 @@ enum s3_error buckets_find(struct s3_request *r)
     return status ? reply_failed(r, status, &e) : S3_OK;
 }
 
+/* The identity of a bucket is its number: a name may be given again. */
+static struct slice text_of_id(uint64_t id, struct arena *a)
+{
+    return slice_str(arena_printf(a, "%llu", (unsigned long long)id));
+}
+
 struct slice buckets_identity(struct s3 *s3, struct slice bucket, struct arena *a)
 {
     _cleanup_(arena_freep) struct arena *all = arena_new(PROPERTIES_ARENA);
@@ -111,7 +118,15 @@ struct slice buckets_identity(struct s3 *s3, struct slice bucket, struct arena *
 
     if (object_bucket_get(s3->session, &req, all, &rep, NULL))
         return SLICE_LIT("");
-    return slice_str(arena_printf(a, "%llu", (unsigned long long)rep.id));
+    return text_of_id(rep.id, a);
+}
+
+void buckets_removed(void *arg, uint64_t id)
+{
+    struct s3 *s3 = CAST_MAGIC(s3, arg, S3_MAGIC);
+    _cleanup_(arena_freep) struct arena *a = arena_new(KIB);
+
+    uploads_drop_bucket(s3->uploads, text_of_id(id, a));
 }
 
 bool buckets_property(struct s3_request *r, struct slice bucket, const char *name, struct slice *ret)

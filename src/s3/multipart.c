@@ -33,6 +33,8 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
     enum s3_error error;
     int status;
 
+    if (bucket.n == 0)
+        return S3_ERR_NO_SUCH_BUCKET;
     (void)buckets_property(r, r->bucket, "etag", &etag);
     sink_init(&sink, r->s3);
     sink.open.bucket = r->bucket;
@@ -47,6 +49,11 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
                                  ret_id);
     if (error)
         sink_fini(&sink);
+    if (!error && !slice_eq(bucket, buckets_identity(r->s3, r->bucket, r->arena))) {
+        uploads_drop_bucket(r->s3->uploads,
+                            bucket); /* it was removed just now, when nobody knew of this one */
+        error = S3_ERR_NO_SUCH_BUCKET;
+    }
     return error;
 }
 

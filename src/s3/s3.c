@@ -64,6 +64,7 @@ struct s3 *s3_new(const struct s3_config *config)
     s->domain = config->domain ? slice_dup(slice_str(config->domain)) : NULL;
     s->session = object_session_new(s->objects, WIRE_VIA_S3);
     s->uploads = uploads_new(s);
+    object_on_bucket_removed(s->objects, buckets_removed, s);
     auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
     reply_prepare_metrics(s);
     s->pulser = pulser_start();
@@ -81,6 +82,7 @@ void s3_free(struct s3 *s)
     assert(s->magic == S3_MAGIC);
     expirer_stop(s->expirer);
     pulser_stop(s->pulser);
+    object_on_bucket_removed(s->objects, NULL, NULL);
     uploads_free(s->uploads);
     object_session_free(s->session);
     budget_free(s->documents);

@@ -276,6 +276,8 @@ enum s3_error s3_enter_gate(struct s3_request *r);
 enum s3_error buckets_find(struct s3_request *r);
 /* What tells a bucket from one that is made again with its name, in the arena; empty where there is none. */
 struct slice buckets_identity(struct s3 *s3, struct slice bucket, struct arena *a);
+/* An object_removed_fn, of the struct s3: whoever removed the bucket, its uploads go with it. */
+void buckets_removed(void *arg, uint64_t id);
 /* Whether requests without a signature may read the bucket; false when there is none of that name. */
 bool buckets_anonymous_read(struct s3_request *r, struct slice bucket);
 /* A property of a bucket, in the arena; false when it is not set, or there is no such bucket. */

@@ -44,6 +44,7 @@ struct upload {
     struct upload *next;
     unsigned refs, active; /* active: parts being written */
     bool closing, gone;
+    bool doomed;                                  /* its bucket was removed while it was being completed */
     uint64_t touched_ns, part_bytes, overflow_at; /* touched_ns: monotonic, the wall clock may be set */
     struct part *parts;                           /* sorted by number */
     size_t n_parts, cap_parts;
@@ -143,63 +144,62 @@ void uploads_free(struct uploads *u)
     free(u);
 }
 
-/* The first upload that nobody has touched for long, out of the table. */
-static struct upload *take_idle_locked(struct uploads *u, uint64_t now_ns)
+/* What an upload must be to be dropped. */
+struct wanted {
+    struct slice bucket; /* of this one; else */
+    uint64_t before_ns;  /* nobody has it, and nobody touched it since */
+};
+
+static bool is_wanted(const struct upload *w, const struct wanted *x)
+{
+    return x->bucket.n > 0 ? slice_eq_str(x->bucket, w->bucket)
+                           : w->refs == 0 && w->touched_ns < x->before_ns;
+}
+
+/* The first of those that nobody is completing, out of the table, with a reference. A completion that fails
+ * drops its upload. */
+static struct upload *take_locked(struct uploads *u, const struct wanted *x)
 {
     for (struct upload *w = u->list; w; w = w->next) {
-        if (w->refs == 0 && w->touched_ns + UPLOADS_IDLE_S * 1000000000ull < now_ns) {
-            unlink_locked(w);
-            return w;
-        }
+        if (!is_wanted(w, x))
+            continue;
+        w->doomed = true;
+        if (w->closing)
+            continue;
+        w->closing = true;
+        w->refs++;
+        unlink_locked(w);
+        return w;
     }
     return NULL;
 }
 
-void uploads_drop_idle(struct uploads *u)
+static void drop_each(struct uploads *u, const struct wanted *x, const char *why)
 {
-    uint64_t now_ns = sys->mono_ns();
-
     for (;;) {
         struct upload *w;
         {
             LOCK_SCOPE(&u->lock);
-            w = take_idle_locked(u, now_ns);
+            w = take_locked(u, x);
         }
         if (!w)
             return;
-        log_info("s3", "multipart upload %s of the bucket with the number %s: idle for a day, forgotten",
-                 w->id, w->bucket);
-        upload_free(w);
+        log_info("s3", "multipart upload %s of the bucket with the number %s: %s", w->id, w->bucket, why);
+        upload_unref(w);
     }
 }
 
-/* The first upload of the bucket that nobody is completing, out of the table, with a reference. */
-static struct upload *take_of_bucket_locked(struct uploads *u, struct slice bucket)
+void uploads_drop_idle(struct uploads *u)
 {
-    struct upload *w = u->list;
+    uint64_t now_ns = sys->mono_ns(), idle_ns = UPLOADS_IDLE_S * 1000000000ull;
 
-    while (w && (w->closing || !slice_eq_str(bucket, w->bucket)))
-        w = w->next;
-    if (!w)
-        return NULL;
-    w->closing = true;
-    w->refs++;
-    unlink_locked(w);
-    return w;
+    drop_each(u, &(struct wanted){.before_ns = now_ns - MIN(now_ns, idle_ns)}, "idle for a day, forgotten");
 }
 
 void uploads_drop_bucket(struct uploads *u, struct slice bucket)
 {
-    for (;;) {
-        struct upload *w;
-        {
-            LOCK_SCOPE(&u->lock);
-            w = take_of_bucket_locked(u, bucket);
-        }
-        if (!w)
-            return;
-        upload_unref(w);
-    }
+    assert(bucket.n > 0);
+    drop_each(u, &(struct wanted){.bucket = bucket}, "dropped with it");
 }
 
 enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
@@ -432,6 +432,14 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n)
 
 /* ---- end ---- */
 
+/* After an end that failed: parts may come again, unless the bucket went meanwhile. */
+static void reopen_locked(struct upload *w)
+{
+    w->closing = w->doomed;
+    if (w->doomed)
+        unlink_locked(w);
+}
+
 enum s3_error upload_close(struct upload *w)
 {
     LOCK_SCOPE(&w->all->lock);
@@ -442,8 +450,10 @@ enum s3_error upload_close(struct upload *w)
     w->closing = true;
     for (uint64_t end_ns = sys->mono_ns() + CLOSE_NS; w->active > 0 && sys->mono_ns() < end_ns;)
         (void)cond_wait_for(&w->all->ended, &w->all->lock, WAIT_NS);
-    w->closing = w->active == 0; /* who dribbles a part holds nobody for ever */
-    return w->closing ? S3_OK : S3_ERR_CONFLICT;
+    if (w->active == 0)
+        return S3_OK;
+    reopen_locked(w); /* who dribbles a part holds nobody for ever */
+    return S3_ERR_CONFLICT;
 }
 
 enum s3_error upload_abort(struct upload *w)
@@ -481,8 +491,8 @@ void upload_lose_parts(struct upload *w, uint64_t file_bytes)
 void upload_reopen(struct upload *w)
 {
     LOCK_SCOPE(&w->all->lock);
-    w->closing = false;
     w->touched_ns = sys->mono_ns();
+    reopen_locked(w);
 }
 
 void upload_finish(struct upload *w, struct slice etag, struct slice checksum)

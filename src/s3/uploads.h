@@ -54,7 +54,7 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
 /* Forgets those that nobody has touched for a day, and gives the room that their parts take back; uploads_add
  * begins with it. */
 void uploads_drop_idle(struct uploads *u);
-/* Aborts those of a bucket that was removed. */
+/* Aborts those of a bucket that was removed; one that is being completed goes when that has failed. */
 void uploads_drop_bucket(struct uploads *u, struct slice bucket);
 /* A reference, for upload_unref; NULL when there is none of that id for this bucket and key. */
 struct upload *uploads_find(struct uploads *u, struct slice id, struct slice bucket, struct slice key);

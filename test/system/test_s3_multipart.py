@@ -2,8 +2,10 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import hashlib
 import json
+import os
 import socket
 import threading
 import time
@@ -593,10 +595,12 @@ def test_a_put_through_that_ends_early(new_node, bucket, tmp_path):
     assert keys_at_origin(here) == []
 
 
-def test_an_abort_waits_for_no_part(node):
-    """However long the client of a part takes: the upload is gone at once, and the part is told so when it goes on. (Where an abort
-    waits, the part has come to its timeout before the abort is answered.)"""
-    name, s3 = harness.scratch_bucket(node), node.s3(signature_version="s3v4")
+@pytest.mark.parametrize("kind", ["scratch", "mirror"])
+def test_an_abort_waits_for_no_part(node, bucket, kind):
+    """However long the client of a part takes: the upload is gone at once, here and at the origin, and the part is told so when it goes
+    on. (Where an abort waits, the part has come to its timeout before the abort is answered.)"""
+    name = harness.scratch_bucket(node) if kind == "scratch" else bucket.name
+    s3 = node.s3(signature_version="s3v4")
     where = {"Bucket": name, "Key": "k"}
     where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
     url = urllib.parse.urlsplit(s3.generate_presigned_url("upload_part", {**where, "PartNumber": 1}))
@@ -608,25 +612,61 @@ def test_an_abort_waits_for_no_part(node):
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"  # the part has begun
         s3.abort_multipart_upload(**where)
         assert "Uploads" not in s3.list_multipart_uploads(Bucket=name)
+        assert open_at(bucket) == []
         connection.sendall(bytes(MIB))
         while b"</Error>" not in answer and (more := connection.recv(65536)):
             answer += more
     assert answer.startswith(b"HTTP/1.1 404 ") and b"<Code>NoSuchUpload</Code>" in answer
     assert "Contents" not in s3.list_objects_v2(Bucket=name)
+    assert open_at(bucket) == []
+
+
+def test_an_abort_stops_what_the_origin_does_not_answer(new_shaper, node, origin, bucket):
+    """A part whose origin takes none of it, or all of it without an answer, ends with the abort of its upload, whose other parts are gone,
+    too. (Where an abort waits, the part is tried again meanwhile, and succeeds.)"""
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint))
+    for size in (100, 20 * MIB):
+        upload, faults = Upload(here), shaper.stats()["faults_injected"]
+        upload.part(1, harness.random_bytes(5 * MIB))
+        shaper.fault("stall", match="PUT", at=0, count=1)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(code_of, lambda: upload.part(2, bytes(size)))
+            harness.wait_until(lambda: shaper.stats()["faults_injected"] > faults, what="the origin does not answer")
+            upload.abort()
+            assert waiting.result() == "NoSuchUpload"
+        assert open_at(here) == []
+        assert code_of(lambda: here.s3.list_parts(**upload.where, UploadId=upload.id)) == "NoSuchUpload"
+        assert keys_at_origin(here) == []
+
+
+def bytes_on_disk(directory):
+    """What the files below it have there; those that go meanwhile do not count."""
+    taken = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                taken += os.stat(os.path.join(place, name)).st_blocks * 512
+    return taken
 
 
 @pytest.mark.parametrize("by", ["S3", "command"])
 def test_scratch_uploads_end_with_their_bucket(new_node, by):
-    """Of a bucket that is made again with the name of a former one no upload is known, listed or gone on with."""
+    """Of a bucket that is made again with the name of a former one no upload is known, listed or gone on with; what its uploads took of
+    the disk is free again when the bucket is gone, whoever removed it."""
     node = new_node()
     name, s3 = harness.scratch_bucket(node), node.s3()
     where = {"Bucket": name, "Key": "k"}
     where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
-    part = s3.upload_part(**where, PartNumber=1, Body=b"x")
+    before = bytes_on_disk(node.data)
+    part = s3.upload_part(**where, PartNumber=1, Body=bytes(20 * MIB))
+    assert bytes_on_disk(node.data) >= before + 20 * MIB
     if by == "S3":
         s3.delete_bucket(Bucket=name)
     else:
         node.cli("bucket", "rm", name)
+    assert node.metric("forebay_handles", kind="write") == 0
+    harness.wait_until(lambda: bytes_on_disk(node.data) < before + 10 * MIB, what="the room is free")
     assert code_of(lambda: s3.upload_part(**where, PartNumber=2, Body=b"y")) in ("NoSuchUpload", "NoSuchBucket")
     s3.create_bucket(Bucket=name)
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=name)
@@ -634,8 +674,6 @@ def test_scratch_uploads_end_with_their_bucket(new_node, by):
     for call in (lambda: s3.upload_part(**where, PartNumber=2, Body=b"y"), lambda: s3.list_parts(**where),
                  lambda: s3.complete_multipart_upload(**where, MultipartUpload=parts), lambda: s3.abort_multipart_upload(**where)):
         assert code_of(call) == "NoSuchUpload"
-    if by == "S3":
-        harness.wait_until(lambda: node.metric("forebay_handles", kind="write") == 0, what="staged files given back")
 
 
 def test_scratch_uploads_end_with_the_node(new_node, route):

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "script_origin.h"
+#include "store_fixture.h"
 
 #include "object/fill.h"
 #include "support/tmpdir.h"
@@ -44,12 +45,7 @@ static inline struct fixture *make(uint64_t memory, bool cached)
     f->script = script_new();
     f->script->arg = f;
     f->u = script_upstream(f->script, f->kv, f->dir, "retry=2s\n", &f->table);
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 128 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    struct err e = {0};
-    if (store_open(&sc, &f->store, &e) < 0)
-        fail_msg("%s", e.text);
+    f->store = store_of(f->disk, 128 * MIB);
     f->budget = budget_new(memory);
     f->engine = fill_engine_new(f->budget, THREADS, on_changed, f);
     f->arena = arena_new(64 * MIB);

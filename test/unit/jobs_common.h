@@ -4,41 +4,17 @@
 #include "base/sys.h"
 #include "jobs/job.h"
 #include "jobs/jobs.h"
-#include "support/tmpdir.h"
+#include "node_fixture.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 #include <jansson.h>
-
-struct fixture {
-    char *dir, *origin, *disk;
-    struct kv *kv;
-    struct store *store;
-    struct budget *budget;
-    struct object_service *service;
-    struct object_session *session;
-    struct jobs *jobs;
-    struct arena *arena;
-};
+#include <stdatomic.h>
+#include <unistd.h>
 
 static inline void open_node(struct fixture *f)
 {
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
     struct err e = {0};
-    if (store_open(&sc, &f->store, &e) < 0)
-        fail_msg("%s", e.text);
-    struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget};
-    if (object_service_open(&oc, &f->service, &e) < 0)
-        fail_msg("%s", e.text);
-    f->session = object_session_new(f->service, WIRE_VIA_API);
+    node_open(f);
     if (jobs_open(f->service, f->kv, NULL, &f->jobs, &e) < 0)
         fail_msg("%s", e.text);
 }
@@ -46,28 +22,16 @@ static inline void open_node(struct fixture *f)
 static inline void close_node(struct fixture *f)
 {
     jobs_close(f->jobs);
-    object_session_free(f->session);
-    object_service_close(f->service);
-    store_close(f->store);
+    node_close(f, store_close);
 }
 
 static inline int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
-    f->dir = tmpdir_new();
-    f->origin = tmpdir_path(f->dir, "origin");
-    f->disk = tmpdir_path(f->dir, "disk");
-    assert_int_equal(mkdir(f->origin, 0755), 0);
-    f->arena = arena_new(64 * MIB);
-    f->budget = budget_new(256 * MIB);
-    assert_int_equal(kv_open_memory(&f->kv), 0);
+    assert_non_null(f);
+    node_around(f);
     open_node(f);
-    struct err e = {0};
-    char *text = arena_printf(f->arena, "origin=file://%s\nretry=0s\n", f->origin);
-    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
-    struct wire_bucket_create_rep rep;
-    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
-        fail_msg("%s", e.text);
+    node_bucket(f, "retry=0s\n");
     *state = f;
     return 0;
 }
@@ -76,12 +40,7 @@ static inline int teardown(void **state)
 {
     struct fixture *f = *state;
     close_node(f);
-    kv_close(f->kv);
-    budget_free(f->budget);
-    arena_free(f->arena);
-    tmpdir_free(f->dir);
-    free(f->origin);
-    free(f->disk);
+    node_gone(f);
     free(f);
     return 0;
 }

@@ -4,17 +4,14 @@
 
 #include "base/sys.h"
 #include "object/object.h"
+#include "store_fixture.h"
 #include "support/tmpdir.h"
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define BUCKET SLICE_LIT("scr")
 
@@ -33,11 +30,7 @@ struct fixture {
 
 static inline void open_service(struct fixture *f)
 {
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 256 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    if (store_open(&sc, &f->store, &f->e) < 0)
-        fail_msg("%s", f->e.text);
+    f->store = store_of(f->disk, 256 * MIB);
     struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget, .route = f->route};
     if (object_service_open(&oc, &f->service, &f->e) < 0)
         fail_msg("%s", f->e.text);

@@ -4,58 +4,20 @@
 #include "base/sys.h"
 #include "faulty_kv.h"
 #include "net/posix_meta.h"
+#include "node_fixture.h"
 #include "object/back.h"
-#include "object/object.h"
 #include "store/hard.h"
 #include "support/fault_sys.h"
-#include "support/tmpdir.h"
 
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SIZE      (MIB + 77)
 #define FILE_SIZE (8 * MIB + 77) /* of a staged file, which is kept as it is */
 
-struct fixture {
-    bool is_staged; /* puts are of files that are written through a descriptor, as by a mount */
-    char *dir, *origin, *disk;
-    struct kv *memory;
-    struct faulty kv;
-    struct store *store;
-    struct budget *budget;
-    struct object_service *service;
-    struct object_session *session;
-    struct arena *arena;
-};
-
-static inline void open_node(struct fixture *f)
-{
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    struct err e = {0};
-    if (store_open(&sc, &f->store, &e) < 0)
-        fail_msg("%s", e.text);
-    struct object_config oc = {.control = &f->kv.kv, .store = f->store, .budget = f->budget};
-    if (object_service_open(&oc, &f->service, &e) < 0)
-        fail_msg("%s", e.text);
-    f->session = object_session_new(f->service, WIRE_VIA_API);
-}
-
-/* Ends it as kill -9 would, as far as the store goes. */
-static inline void drop_node(struct fixture *f)
-{
-    object_session_free(f->session);
-    object_service_close(f->service);
-    store_abandon(f->store);
-}
+static struct faulty faulty; /* the fixture's control store */
 
 static inline void origin_write(struct fixture *f, const char *key, char c)
 {
@@ -68,40 +30,27 @@ static inline void origin_write(struct fixture *f, const char *key, char c)
 
 static inline void create_bucket(struct fixture *f)
 {
-    char *text = arena_printf(f->arena, "origin=file://%s\nretry=0s\nwrite=back\nposix=on\n", f->origin);
-    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
-    struct wire_bucket_create_rep rep;
-    struct err e = {0};
-    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
-        fail_msg("%s", e.text);
+    node_bucket(f, "retry=0s\nwrite=back\nposix=on\n");
 }
 
 static inline struct fixture *fixture_new(void)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     assert_non_null(f);
-    f->dir = tmpdir_new();
-    f->origin = tmpdir_path(f->dir, "origin");
-    f->disk = tmpdir_path(f->dir, "disk");
-    assert_int_equal(mkdir(f->origin, 0755), 0);
-    f->arena = arena_new(64 * MIB);
-    f->budget = budget_new(256 * MIB);
-    assert_int_equal(kv_open_memory(&f->memory), 0);
-    f->kv = (struct faulty){.kv.engine = &faulty_engine, .inner = f->memory};
-    open_node(f);
+    faulty = (struct faulty){.kv.engine = &faulty_engine};
+    assert_int_equal(kv_open_memory(&faulty.inner), 0);
+    f->kv = &faulty.kv;
+    node_around(f);
+    node_open(f);
     create_bucket(f);
     return f;
 }
 
+/* Ends it as kill -9 would, as far as the store goes. */
 static inline void fixture_free(struct fixture *f)
 {
-    drop_node(f);
-    kv_close(f->memory);
-    budget_free(f->budget);
-    arena_free(f->arena);
-    tmpdir_free(f->dir);
-    free(f->origin);
-    free(f->disk);
+    node_close(f, store_abandon);
+    node_gone(f);
     free(f);
 }
 

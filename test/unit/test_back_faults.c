@@ -56,8 +56,8 @@ static void run_with(struct fixture *f, void (*arm)(struct fixture *f, uint64_t 
     assert_true(remove_result == 0 ? gone == 0 : gone == 0 || gone == 'g');
     if (mode_result == 0)
         check_private(f, "k", /* is_flushed= */ false);
-    drop_node(f);
-    open_node(f);
+    node_close(f, store_abandon);
+    node_open(f);
     if (mode_result == 0)
         check_private(f, "k", /* is_flushed= */ false);
     assert_int_equal(look(f, "k"), k);
@@ -73,14 +73,14 @@ static void run_with(struct fixture *f, void (*arm)(struct fixture *f, uint64_t 
 
 static void arm_commit(struct fixture *f, uint64_t n)
 {
-    atomic_store(&f->kv.calls, 0);
-    atomic_store(&f->kv.fail_at, n);
+    atomic_store(&faulty.calls, 0);
+    atomic_store(&faulty.fail_at, n);
 }
 
 static bool disarm_commit(struct fixture *f)
 {
-    bool hit = atomic_load(&f->kv.calls) >= atomic_load(&f->kv.fail_at);
-    atomic_store(&f->kv.fail_at, 0);
+    bool hit = atomic_load(&faulty.calls) >= atomic_load(&faulty.fail_at);
+    atomic_store(&faulty.fail_at, 0);
     return hit;
 }
 
@@ -89,7 +89,7 @@ static void sweep_commits(bool carried_out, bool is_staged)
     bool hit = true;
     for (uint64_t n = 1; hit; n++) {
         struct fixture *f = fixture_new();
-        f->kv.carried_out = carried_out;
+        faulty.carried_out = carried_out;
         f->is_staged = is_staged;
         run_with(f, arm_commit, n, disarm_commit, &hit);
         fixture_free(f);
@@ -172,9 +172,9 @@ static void test_bytes_that_are_missing_at_a_start(void **state)
     assert_int_equal(look(f, "k"), 'o');
     assert_int_equal(rename(f->origin, away), 0); /* nothing is carried there */
     assert_int_equal(put(f, "k", 'n'), 0);
-    drop_node(f);
+    node_close(f, store_abandon);
     assert_int_equal(nftw(arena_printf(f->arena, "%s", f->disk), remove_file, 16, FTW_PHYS), 0);
-    open_node(f);
+    node_open(f);
     assert_int_equal(put(f, "other", 'x'), 0);
     assert_int_equal(rename(away, f->origin), 0);
     struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
@@ -209,9 +209,9 @@ static void lose_power_after_sending(struct fixture *f, const char *key, char c)
     assert_int_equal(write(fd, all, SIZE), SIZE);
     (void)close(fd);
     free(all);
-    drop_node(f);
+    node_close(f, store_abandon);
     assert_int_equal(nftw(f->disk, remove_file, 16, FTW_PHYS), 0);
-    open_node(f);
+    node_open(f);
 }
 
 /* A new object that is removed here is removed there, although nothing says any more that it got there. */
@@ -392,7 +392,7 @@ static void test_removed_directories_go(void **state)
 
 static size_t count_records(struct fixture *f)
 {
-    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(f->memory, SLICE_LIT("d/"), SLICE_LIT("d0"));
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(faulty.inner, SLICE_LIT("d/"), SLICE_LIT("d0"));
     struct slice key, value;
     size_t n = 0;
     while (kv_iter_next(it, &key, &value, NULL) == 0)
@@ -442,9 +442,9 @@ static void test_bytes_stay_as_long_as_their_record(void **state)
     static struct kv_engine engine;
     engine = faulty_engine;
     engine.commit = commit_without_removals;
-    drop_node(f);
-    f->kv.kv.engine = &engine; /* while no thread runs */
-    open_node(f);
+    node_close(f, store_abandon);
+    faulty.kv.engine = &engine; /* while no thread runs */
+    node_open(f);
     atomic_store(&refused.n, 0);
     atomic_store(&refused.armed, true);
     assert_int_equal(put(f, "k", 'a'), 0);
@@ -457,8 +457,8 @@ static void test_bytes_stay_as_long_as_their_record(void **state)
         }
         assert_true(atomic_load(&refused.n) >= until);
         assert_int_equal(count_records(f), 1);
-        drop_node(f);
-        open_node(f);
+        node_close(f, store_abandon);
+        node_open(f);
     }
     atomic_store(&refused.armed, false);
     flush(f);
@@ -500,8 +500,8 @@ static void test_bucket_removed_before_the_commit(void **state)
     struct wire_put_abort_rep abrep;
     assert_int_equal(object_put_abort(f->session, &ab, f->arena, &abrep, NULL), 0);
     check_nothing_kept(f);
-    drop_node(f);
-    open_node(f);
+    node_close(f, store_abandon);
+    node_open(f);
     check_nothing_kept(f);
     fixture_free(f);
 }
@@ -526,7 +526,7 @@ static void test_bucket_removed_at_any_moment(void **state)
 {
     (void)state;
     struct fixture *f = fixture_new();
-    atomic_store(&f->kv.slow_ns, 1000000);
+    atomic_store(&faulty.slow_ns, 1000000);
     for (uint64_t round = 0; round < 40; round++) {
         struct putter p = {.session = object_session_new(f->service, WIRE_VIA_API), .arena = arena_new(MIB)};
         pthread_t thread;
@@ -672,12 +672,12 @@ static void test_records_of_no_bucket(void **state)
     struct back_record rec = {.seq = 1, .size_bytes = 5, .location = slice_of(location, sizeof(location))};
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     assert_int_equal(back_record_encode(&rec, &value), 0);
-    struct kv_txn *t = kv_txn_new(f->memory);
+    struct kv_txn *t = kv_txn_new(faulty.inner);
     kv_txn_put_plain(t, slice_of("d/\0\0\0\0\0\0\0\77k", 11), buf_view(&value));
     assert_int_equal(kv_txn_commit(t, KV_DURABLE, NULL), 0);
     kv_txn_free(t);
-    drop_node(f);
-    open_node(f);
+    node_close(f, store_abandon);
+    node_open(f);
     check_nothing_kept(f);
     fixture_free(f);
 }

@@ -71,8 +71,8 @@ static bool is_cached(struct fixture *f, const char *key)
 static void restart_without_origin(struct fixture *f)
 {
     assert_int_equal(rename(f->origin, arena_printf(f->arena, "%s.away", f->origin)), 0);
-    drop_node(f);
-    open_node(f);
+    node_close(f, store_abandon);
+    node_open(f);
 }
 
 static void let_send(struct fixture *f)
@@ -230,16 +230,16 @@ static void test_a_put_whose_record_may_be_there(void **state)
     for (uint64_t n = 1; hit; n++) {
         struct fixture *f = fixture_new();
         set_bucket(f, "write_delay=1h\nretry=1m\n");
-        f->kv.carried_out = true;
-        atomic_store(&f->kv.calls, 0);
-        atomic_store(&f->kv.fail_at, n);
+        faulty.carried_out = true;
+        atomic_store(&faulty.calls, 0);
+        atomic_store(&faulty.fail_at, n);
         int r = put_by(f->session, f->arena, "k", 'a');
-        hit = atomic_load(&f->kv.calls) >= n;
-        atomic_store(&f->kv.fail_at, 0);
+        hit = atomic_load(&faulty.calls) >= n;
+        atomic_store(&faulty.fail_at, 0);
         char there = look(f, "k");
         assert_true(there == 'a' || r < 0);
-        drop_node(f);
-        open_node(f);
+        node_close(f, store_abandon);
+        node_open(f);
         assert_int_equal(look(f, "k"), there);
         flush(f);
         assert_int_equal(origin_look(f, "k"), there);
@@ -292,8 +292,8 @@ static void test_a_directory_is_renamed_around_an_open_file(void **state)
     assert_int_equal(look(f, "new/e/other"), 'b');
     assert_int_equal(open_key(f, "d/k"), -ENOENT);
     assert_true(is_one_file(f));
-    drop_node(f);
-    open_node(f);
+    node_close(f, store_abandon);
+    node_open(f);
     assert_int_equal(look(f, "new/k"), 'a');
     flush(f);
     assert_int_equal(origin_look(f, "new/k"), 'a');
@@ -700,8 +700,8 @@ static void test_a_file_that_is_open_over_a_kill(void **state)
         int fd = dup(o.fd);
         fill_file(fd, 'a');
         assert_int_equal(commit_file(f, o.handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
-        drop_node(f);
-        open_node(f);
+        node_close(f, store_abandon);
+        node_open(f);
         if (read_first)
             assert_int_equal(look(f, "k"), 'a');
         else
@@ -765,7 +765,7 @@ static void test_the_md5_is_kept_before_it_is_sent(void **state)
     assert_int_equal(put_file(f, "k", 'a'), 0);
     assert_int_equal(rename(f->origin, away), 0);
     atomic_store(&n_unsent, 0);
-    atomic_store(&f->kv.look, look_at_notes);
+    atomic_store(&faulty.look, look_at_notes);
     struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
     struct wire_flush_rep rep;
     for (int i = 0; i < 60000 && atomic_load(&n_unsent) == 0; i++) {
@@ -774,12 +774,12 @@ static void test_the_md5_is_kept_before_it_is_sent(void **state)
         arena_clear(f->arena);
     }
     assert_int_equal(atomic_load(&n_unsent), 1);
-    drop_node(f);
+    node_close(f, store_abandon);
     away = arena_printf(f->arena, "%s.away", f->origin);
     assert_int_equal(rename(away, f->origin), 0);
-    open_node(f);
+    node_open(f);
     flush(f);
-    atomic_store(&f->kv.look, NULL);
+    atomic_store(&faulty.look, NULL);
     assert_int_equal(atomic_load(&n_unsent), 1);
     assert_int_equal(origin_look(f, "k"), 'a');
     fixture_free(f);
@@ -793,7 +793,7 @@ static void test_the_note_that_it_was_sent_is_durable(void **state)
     struct fixture *f = fixture_new();
     set_bucket(f, "write_delay=1h\n");
     assert_int_equal(put_file(f, "k", 'a'), 0);
-    atomic_store(&f->kv.look, look_at_notes);
+    atomic_store(&faulty.look, look_at_notes);
     flush(f);
     assert_int_equal(origin_look(f, "k"), 'a');
     fixture_free(f);

@@ -13,6 +13,7 @@
 
 #include <openssl/evp.h>
 #include <string.h>
+#include <unistd.h>
 
 #define THREADS       24 /* more than there are lanes */
 #define TURNS         30
@@ -167,6 +168,58 @@ static void more_pieces_than_may_wait(void **state)
     hasher_stop(h);
 }
 
+#define STEALS 200
+#define STEPS  2
+
+struct steal {
+    _Atomic unsigned turns;
+    uint8_t bytes[STEPS * 32 * 1024]; /* two steps of the hasher */
+};
+
+/* As many streams as make their owners help; the first has one step's bytes, the others two. Who waits for
+ * the first takes them all, and is done with one step: the thread, which found nothing to do meanwhile, has
+ * to do the others'. */
+static void *steal(void *arg)
+{
+    struct steal *x = arg;
+    for (; x->turns < STEALS; x->turns++) {
+        struct hasher *h = hasher_start(2);
+        struct hasher_stream v[MD5_LANES_MAX];
+        uint8_t sum[MD5_BYTES];
+        unsigned n = md5_lanes_width(md5_lanes_best()) / 2;
+        must(h && n > 0);
+        for (unsigned i = 0; i < n; i++)
+            hasher_stream_init(&v[i], h);
+        for (unsigned i = 0; i < n; i++)
+            hasher_stream_add(&v[i], x->bytes, sizeof(x->bytes) / (i == 0 ? STEPS : 1));
+        for (unsigned i = 0; i < n; i++)
+            hasher_stream_digest(&v[i], sum);
+        for (unsigned i = 0; i < n; i++)
+            hasher_stream_fini(&v[i]);
+        hasher_stop(h);
+    }
+    return NULL;
+}
+
+/* What somebody else began and left is gone on with, although nothing is added any more. */
+static void what_others_leave_is_computed(void **state)
+{
+    struct steal *x = calloc(1, sizeof(*x));
+    pthread_t thread;
+    (void)state;
+    assert_non_null(x);
+    assert_int_equal(pthread_create(&thread, NULL, steal, x), 0);
+    unsigned seen = 0;
+    for (unsigned ms = 0; ms < 60000 && x->turns < STEALS; ms++) {
+        (void)usleep(1000);
+        ms = x->turns != seen ? 0 : ms; /* of rest, not of work */
+        seen = x->turns;
+    }
+    assert_int_equal(x->turns, STEALS);
+    (void)pthread_join(thread, NULL);
+    free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +227,7 @@ int main(void)
         cmocka_unit_test(streams_that_are_cut),
         cmocka_unit_test(without_a_hasher),
         cmocka_unit_test(more_pieces_than_may_wait),
+        cmocka_unit_test(what_others_leave_is_computed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,76 +4,24 @@
 #include "base/le.h"
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "node_fixture.h"
 #include "object/object_internal.h"
-#include "support/tmpdir.h"
 
 #include <endian.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 
-#include <cmocka.h>
-
-/* A service over a real store and an origin that is a directory; both routes run every test. */
-struct fixture {
-    char *dir, *origin, *disk;
-    enum object_route route;
-    struct kv *kv;
-    struct store *store;
-    struct budget *budget;
-    struct object_service *service;
-    struct object_session *session;
-    struct arena *arena;
-};
-
-static void open_service(struct fixture *f)
-{
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    struct err e = {0};
-    if (store_open(&sc, &f->store, &e) < 0)
-        fail_msg("%s", e.text);
-    struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget, .route = f->route};
-    if (object_service_open(&oc, &f->service, &e) < 0)
-        fail_msg("%s", e.text);
-    f->session = object_session_new(f->service, WIRE_VIA_API);
-}
-
-static void close_service(struct fixture *f)
-{
-    object_session_free(f->session);
-    object_service_close(f->service);
-    store_close(f->store);
-}
-
-static void create_bucket(struct fixture *f, const char *settings)
-{
-    struct err e = {0};
-    char *text = arena_printf(f->arena, "origin=file://%s\n%s", f->origin, settings);
-    struct wire_bucket_create_req req = {.name = SLICE_LIT("data"), .settings = slice_str(text)};
-    struct wire_bucket_create_rep rep;
-    if (object_bucket_create(f->session, &req, f->arena, &rep, &e) < 0)
-        fail_msg("%s", e.text);
-}
-
+/* Both routes run every test. */
 static struct fixture *fixture_new(enum object_route route)
 {
     struct fixture *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
     f->route = route;
-    f->dir = tmpdir_new();
-    f->origin = tmpdir_path(f->dir, "origin");
-    f->disk = tmpdir_path(f->dir, "disk");
-    assert_int_equal(mkdir(f->origin, 0755), 0);
-    f->arena = arena_new(64 * MIB);
-    f->budget = budget_new(256 * MIB);
-    assert_int_equal(kv_open_memory(&f->kv), 0);
-    open_service(f);
+    node_around(f);
+    node_open(f);
     return f;
 }
 
@@ -92,13 +40,8 @@ static int setup_loop(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    close_service(f);
-    kv_close(f->kv);
-    budget_free(f->budget);
-    arena_free(f->arena);
-    tmpdir_free(f->dir);
-    free(f->origin);
-    free(f->disk);
+    node_close(f, store_close);
+    node_gone(f);
     free(f);
     return 0;
 }
@@ -190,7 +133,7 @@ static int read_and_compare(struct object_session *ses, const struct wire_open_r
 static void test_reads_are_right_cold_and_warm(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     static const uint64_t sizes[] = {1, 110000, MIB, MIB + 1, 9 * MIB + 77, 20 * MIB};
     for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
         char *key = arena_printf(f->arena, "k%zu", i);
@@ -213,7 +156,7 @@ static void test_reads_are_right_cold_and_warm(void **state)
 static void test_empty_object_opens(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     origin_write(f, "empty", 0, 0);
     struct wire_open_rep o;
     struct err e = {0};
@@ -231,7 +174,7 @@ static void test_empty_object_opens(void **state)
 static void test_what_is_not_there_is_said(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     struct wire_open_rep o;
     assert_int_equal(open_object(f, "nothing", 0, &o, NULL), -ENOENT);
     assert_int_equal(open_object(f, "", 0, &o, NULL), -EINVAL);
@@ -249,7 +192,7 @@ static void test_what_is_not_there_is_said(void **state)
 static void test_random_reads_are_right(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     uint64_t size = 30 * MIB + 12345;
     origin_write(f, "big", size, 3);
     struct wire_open_rep o;
@@ -267,7 +210,7 @@ static void test_random_reads_are_right(void **state)
 static void test_open_version_is_kept_and_new_opens_see_the_new_one(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "validate=always\n");
+    node_bucket(f, "validate=always\n");
     origin_write(f, "k", 2 * MIB, 1);
     struct wire_open_rep old, new;
     assert_int_equal(open_object(f, "k", 2 * MIB, &old, NULL), 0);
@@ -285,7 +228,7 @@ static void test_open_version_is_kept_and_new_opens_see_the_new_one(void **state
 static void test_change_in_the_middle_is_an_error(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "retry=0s\n");
+    node_bucket(f, "retry=0s\n");
     origin_write(f, "k", 40 * MIB, 1);
     struct wire_open_rep o;
     assert_int_equal(open_object(f, "k", 1, &o, NULL), 0);
@@ -303,7 +246,7 @@ static void test_change_in_the_middle_is_an_error(void **state)
 static void test_object_larger_than_the_cache_is_read(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     uint64_t size = 90 * MIB;
     origin_write(f, "huge", size, 5);
     struct wire_open_rep o;
@@ -318,7 +261,7 @@ static void test_object_larger_than_the_cache_is_read(void **state)
 static void test_verified_reads_come_inline(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "verify=read\n");
+    node_bucket(f, "verify=read\n");
     origin_write(f, "k", 3 * MIB, 4);
     for (int pass = 0; pass < 2; pass++) {
         struct wire_open_rep o;
@@ -361,7 +304,7 @@ static uint64_t origin_bytes(void)
 static void test_many_readers_cost_one_fetch(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     uint64_t size = 25 * MIB + 5, before = origin_bytes();
     origin_write(f, "shared", size, 6);
     _Atomic int failures = 0;
@@ -408,7 +351,7 @@ static int put(struct fixture *f, const char *key, uint64_t n, unsigned v, bool 
 static void test_put_reaches_the_origin_and_the_cache(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     static const uint64_t sizes[] = {0, 10, 110000, 4 * MIB, 17 * MIB + 3};
     for (size_t i = 0; i < 2 * ARRAY_SIZE(sizes); i++) {
         uint64_t n = sizes[i / 2];
@@ -432,7 +375,7 @@ static void test_put_reaches_the_origin_and_the_cache(void **state)
 static void test_uncommitted_write_leaves_nothing(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     struct wire_put_open_req open = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("gone"), .size = 8 * MIB};
     struct wire_put_open_rep o;
     assert_int_equal(object_put_open(f->session, &open, f->arena, &o, NULL), 0);
@@ -455,7 +398,7 @@ static void test_uncommitted_write_leaves_nothing(void **state)
 static void test_put_replaces_what_was_cached(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "validate=never\n");
+    node_bucket(f, "validate=never\n");
     origin_write(f, "k", MIB, 1);
     struct wire_open_rep o;
     assert_int_equal(open_object(f, "k", MIB, &o, NULL), 0);
@@ -473,7 +416,7 @@ static void test_put_replaces_what_was_cached(void **state)
 static void test_removed_object_is_gone(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "validate=never\n");
+    node_bucket(f, "validate=never\n");
     struct wire_attr attr;
     assert_int_equal(put(f, "k", 1000, 1, true, &attr), 0);
     struct wire_remove_req req = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("k"), .flags = WIRE_POSIX};
@@ -498,7 +441,7 @@ static int stat_key(struct fixture *f, const char *key, struct wire_attr *ret)
 static void test_directories_follow_posix_rules(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     struct wire_attr attr;
     assert_int_equal(put(f, "d/e/file", 10, 1, true, &attr), 0);
     assert_int_equal(stat_key(f, "d/e", &attr), 0);
@@ -522,7 +465,7 @@ static void test_directories_follow_posix_rules(void **state)
 static void test_rename_moves_and_respects_noreplace(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     struct wire_attr attr;
     assert_int_equal(put(f, "a", 1000, 1, true, &attr), 0);
     assert_int_equal(put(f, "b", 2000, 2, true, &attr), 0);
@@ -547,7 +490,7 @@ static void test_rename_moves_and_respects_noreplace(void **state)
 static void test_listing_pages_in_byte_order(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     static const char *keys[] = {"a", "b/1", "b/2", "b-x", "c/d/e", "z"};
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
         struct wire_attr attr;
@@ -597,7 +540,7 @@ static void list_all(struct fixture *f)
 static void test_who_watches_is_told_of_another_version(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "validate=never\n");
+    node_bucket(f, "validate=never\n");
     origin_write(f, "k", 1000, 1);
     struct wire_watch_req req = {.bucket = SLICE_LIT("data")};
     struct wire_watch_rep watch;
@@ -621,7 +564,7 @@ static void test_who_watches_is_told_of_another_version(void **state)
 static void test_a_rule_of_times_ends_watches(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "validate=never\n");
+    node_bucket(f, "validate=never\n");
     struct wire_watch_req req = {.bucket = SLICE_LIT("data")};
     struct wire_watch_rep watch;
     struct wire_bucket_rule_req rule = {
@@ -642,7 +585,7 @@ static void test_a_rule_of_times_ends_watches(void **state)
 static void test_closed_handle_is_refused(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     origin_write(f, "k", 100, 1);
     struct wire_open_rep a, b;
     assert_int_equal(open_object(f, "k", 100, &a, NULL), 0);
@@ -672,7 +615,7 @@ static uint64_t charged(struct fixture *f)
 static void test_several_are_closed_at_once(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "limit.bytes=1TiB\n");
+    node_bucket(f, "limit.bytes=1TiB\n");
     origin_write(f, "k", 100, 1);
     struct metric_series *read = metrics_series(METRIC_READ_BYTES, "data", "api", "cache");
     uint64_t before = metrics_value(read);
@@ -705,14 +648,14 @@ static void test_several_are_closed_at_once(void **state)
 static void test_cache_survives_a_restart(void **state)
 {
     struct fixture *f = *state;
-    create_bucket(f, "");
+    node_bucket(f, "");
     origin_write(f, "k", 5 * MIB, 9);
     struct wire_open_rep o;
     assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
     assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, 0), 0);
     close_object(f, o.handle);
-    close_service(f);
-    open_service(f);
+    node_close(f, store_close);
+    node_open(f);
     uint64_t before = origin_bytes();
     assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
     assert_int_equal(o.state, WIRE_COMPLETE);
@@ -728,16 +671,16 @@ static void test_disk_of_another_control_store(void **state)
 {
     struct fixture *f = *state;
     struct wire_open_rep o;
-    create_bucket(f, "validate=never\n");
+    node_bucket(f, "validate=never\n");
     origin_write(f, "k", MIB, 1);
     assert_int_equal(open_object(f, "k", MIB, &o, NULL), 0);
     assert_int_equal(read_and_compare(f->session, &o, 0, MIB, 1, 0), 0);
     close_object(f, o.handle);
-    close_service(f);
+    node_close(f, store_close);
     kv_close(f->kv);
     assert_int_equal(kv_open_memory(&f->kv), 0);
-    open_service(f);
-    create_bucket(f, "validate=never\n");
+    node_open(f);
+    node_bucket(f, "validate=never\n");
     origin_write(f, "k", MIB, 2);
     assert_int_equal(open_object(f, "k", MIB, &o, NULL), 0);
     assert_int_equal(read_and_compare(f->session, &o, 0, MIB, 2, 0), 0);
@@ -814,7 +757,7 @@ static void test_another_origin_is_believed_at_once(void **state)
 {
     struct fixture *f = *state;
     struct bucket *b = NULL;
-    create_bucket(f, "validate=never\n");
+    node_bucket(f, "validate=never\n");
     char *former = f->origin, *other = tmpdir_path(f->dir, "other");
     assert_int_equal(mkdir(other, 0755), 0);
     origin_write(f, "object-a", MIB + 5, 1);
@@ -831,8 +774,8 @@ static void test_another_origin_is_believed_at_once(void **state)
                          0);
         bucket_unref(b); /* as op_bucket_set does; here its drop would follow */
         if (restarts) {
-            close_service(f);
-            open_service(f);
+            node_close(f, store_close);
+            node_open(f);
         }
         check_after(f);
         setting = arena_printf(f->arena, "origin=file://%s\n", former);
@@ -841,8 +784,8 @@ static void test_another_origin_is_believed_at_once(void **state)
         bucket_unref(b);
     }
     check_before(f);
-    close_service(f);
-    open_service(f);
+    node_close(f, store_close);
+    node_open(f);
     assert_int_equal(cached_objects(f), 2 * (3 + 3) + 3);
     steward_hurry(f->service->steward);
     for (int i = 0; i < 6000 && cached_objects(f) != 3; i++)
@@ -863,7 +806,7 @@ static void test_what_was_kept_is_forgotten(void **state)
         char key[9] = {0};
         struct bucket *b = NULL;
         if (i == 0)
-            create_bucket(f, "");
+            node_bucket(f, "");
         assert_int_equal(
             bucket_change(f->service->buckets, SLICE_LIT("data"), SLICE_LIT("keep=1MiB\n"), &b, NULL), 0);
         be_put64(key, b->place);
@@ -924,17 +867,17 @@ static void test_bad_sector_is_fetched_again(void **state)
     const struct sys *before = sys;
     struct sys table = *sys;
     struct wire_open_rep o;
-    create_bucket(f, "");
+    node_bucket(f, "");
     origin_write(f, "k", 5 * MIB, 9);
     assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
     assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, 0), 0);
     close_object(f, o.handle);
-    close_service(f); /* the table is changed while nobody runs */
+    node_close(f, store_close); /* the table is changed while nobody runs */
     assert_int_equal(nftw(f->disk, note_file, 8, FTW_PHYS), 0);
     table.pread = bad_pread;
     table.pwrite = bad_pwrite;
     sys = &table;
-    open_service(f);
+    node_open(f);
     uint64_t read = origin_bytes();
     for (int by_fd = 0; by_fd < 2; by_fd++) {
         is_bad = true;
@@ -955,9 +898,9 @@ static void test_bad_sector_is_fetched_again(void **state)
         close_object(f, o.handle);
         assert_int_equal(origin_bytes(), read += MIB);
     }
-    close_service(f);
+    node_close(f, store_close);
     sys = before;
-    open_service(f);
+    node_open(f);
 }
 
 int main(void)

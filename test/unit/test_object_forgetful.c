@@ -4,7 +4,8 @@
  * them.
  */
 #include "base/sys.h"
-#include "object_node.h"
+#include "node_fixture.h"
+#include "object/object_internal.h"
 #include "store/store_internal.h"
 #include "support/fault_sys.h"
 #include "test_store_kv.h"
@@ -12,20 +13,22 @@
 #include <errno.h>
 #include <fcntl.h>
 
+static struct fixture T;
+
 static int setup(void **state)
 {
     (void)state;
-    begin_around();
+    node_around(&T);
     testkv_use();
     fault_sys_start();
-    open_node();
-    create_bucket("validate=never\n");
+    node_open(&T);
+    node_bucket(&T, "validate=never\n");
     return 0;
 }
 
 static void kill_node(void)
 {
-    end_node(store_abandon);
+    node_close(&T, store_abandon);
 }
 
 static int teardown(void **state)
@@ -34,7 +37,7 @@ static int teardown(void **state)
     kill_node();
     fault_sys_stop();
     testkv_reset();
-    end_around();
+    node_gone(&T);
     return 0;
 }
 
@@ -98,7 +101,7 @@ static void test_removed_from_a_disk_that_is_read_only(void **state)
     kill_node();
     fault_sys_disarm();
     testkv_fail_at = 0;
-    open_node();
+    node_open(&T);
     assert_null(read_all("gone"));
     assert_string_equal(read_all("stays"), "two");
 }
@@ -115,7 +118,7 @@ static void test_a_file_that_cannot_be_unlinked_alone(void **state)
     fault_sys_disarm();
     assert_int_equal(store_n_forgetful(T.store), 0);
     kill_node();
-    open_node();
+    node_open(&T);
     origin_write("stays", "new"); /* of which nobody told: validate=never */
     assert_null(read_all("gone"));
     assert_string_equal(read_all("stays"), "two");
@@ -135,7 +138,7 @@ static void test_a_flush_that_fails(void **state)
     assert_int_equal(store_n_forgetful(T.store), 1);
     remove_object("gone"); /* whoever removes something next has it noted, or the steward soon */
     kill_node();
-    open_node();
+    node_open(&T);
     origin_write("stays", "new");
     assert_string_equal(read_all("stays"), "new");
 }

@@ -3,28 +3,13 @@
 /* What changed at the origin and is told: by notifications, by who asks for it, by a listing. */
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "node_fixture.h"
 #include "object/object_internal.h"
 #include "origin/origin_internal.h"
-#include "support/tmpdir.h"
 
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/stat.h>
 #include <time.h>
-
-#include <cmocka.h>
-
-struct fixture {
-    char *dir, *origin, *disk;
-    struct kv *kv;
-    struct store *store;
-    struct budget *budget;
-    struct object_service *service;
-    struct object_session *session;
-    struct arena *arena;
-};
 
 static void make_bucket(struct fixture *f, const char *name, const char *settings)
 {
@@ -38,23 +23,9 @@ static void make_bucket(struct fixture *f, const char *name, const char *setting
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
-    struct err e = {0};
-    f->dir = tmpdir_new();
-    f->origin = tmpdir_path(f->dir, "origin");
-    f->disk = tmpdir_path(f->dir, "disk");
-    assert_int_equal(mkdir(f->origin, 0755), 0);
-    f->arena = arena_new(64 * MIB);
-    f->budget = budget_new(256 * MIB);
-    assert_int_equal(kv_open_memory(&f->kv), 0);
-    struct store_disk_config disk = {.path = f->disk, .size_bytes = 64 * MIB};
-    struct store_config sc = {
-        .disks = &disk, .n_disks = 1, .memory_bytes = 32 * MIB, .flush_interval_ms = 3600000};
-    if (store_open(&sc, &f->store, &e) < 0)
-        fail_msg("%s", e.text);
-    struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget};
-    if (object_service_open(&oc, &f->service, &e) < 0)
-        fail_msg("%s", e.text);
-    f->session = object_session_new(f->service, WIRE_VIA_API);
+    assert_non_null(f);
+    node_around(f);
+    node_open(f);
     make_bucket(f, "data",
                 arena_printf(f->arena, "origin=file://%s\nvalidate=never\nevents.token=hush\n", f->origin));
     *state = f;
@@ -64,15 +35,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    object_session_free(f->session);
-    object_service_close(f->service);
-    store_close(f->store);
-    kv_close(f->kv);
-    budget_free(f->budget);
-    arena_free(f->arena);
-    tmpdir_free(f->dir);
-    free(f->origin);
-    free(f->disk);
+    node_close(f, store_close);
+    node_gone(f);
     free(f);
     return 0;
 }

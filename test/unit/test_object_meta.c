@@ -4,7 +4,8 @@
 #include "base/metrics.h"
 #include "base/sys.h"
 #include "net/posix_meta.h"
-#include "object_node.h"
+#include "node_fixture.h"
+#include "object/object_internal.h"
 #include "origin/origin_internal.h"
 #include "store/store_internal.h"
 
@@ -12,19 +13,21 @@
 
 #define SIZE (MIB + 5)
 
+static struct fixture T;
+
 static int setup(void **state)
 {
     (void)state;
-    begin_around();
-    open_node();
+    node_around(&T);
+    node_open(&T);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    end_node(store_close);
-    end_around();
+    node_close(&T, store_close);
+    node_gone(&T);
     return 0;
 }
 
@@ -98,7 +101,7 @@ static void test_the_bytes_stay_cached(void **state)
 {
     (void)state;
     struct wire_attr attr;
-    create_bucket("posix=on\nvalidate=never\n");
+    node_bucket(&T, "posix=on\nvalidate=never\n");
     put("k", NULL);
     assert_int_equal(state_of("k"), WIRE_COMPLETE);
     assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\nx-amz-meta-mtime: 5.000000007\n", 0, &attr), 0);
@@ -115,7 +118,7 @@ static void test_the_bytes_stay_cached(void **state)
 static void test_metadata_comes_with_the_commit(void **state)
 {
     (void)state;
-    create_bucket("posix=on\n");
+    node_bucket(&T, "posix=on\n");
     put("k", "x-amz-meta-mode: 33152\n");
     assert_int_equal(ask("k", WIRE_FRESH).mode, S_IFREG | 0600);
 }
@@ -125,7 +128,7 @@ static void test_directories(void **state)
 {
     (void)state;
     struct wire_attr attr;
-    create_bucket("posix=on\n");
+    node_bucket(&T, "posix=on\n");
     put("d/k", NULL);
     assert_int_equal(set_meta("d", "x-amz-meta-mode: 16832\n", WIRE_POSIX, &attr), 0);
     assert_int_equal(attr.kind, WIRE_DIRECTORY);
@@ -139,7 +142,7 @@ static void test_what_is_meant(void **state)
 {
     (void)state;
     struct wire_attr first = {0}, attr;
-    create_bucket("posix=on\n");
+    node_bucket(&T, "posix=on\n");
     put("k", NULL);
     put("d/k", NULL);
     assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &first), 0);
@@ -161,7 +164,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     struct wire_attr attr;
-    create_bucket("");
+    node_bucket(&T, "");
     put("k", NULL);
     assert_int_equal(set_meta("none", "x-amz-meta-mode: 33152\n", 0, &attr), -ENOENT);
     assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &attr), ERR_NOT_IMPLEMENTED);
@@ -191,13 +194,13 @@ static void test_a_change_survives_a_kill(void **state)
 {
     (void)state;
     struct wire_attr attr;
-    create_bucket("posix=on\nvalidate=never\n");
+    node_bucket(&T, "posix=on\nvalidate=never\n");
     put("k", NULL);
     assert_int_equal(store_flush(T.store, NULL), 0);
     assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &attr), 0);
     assert_true(disk_has("mode: 33152"));
-    end_node(store_abandon);
-    open_node();
+    node_close(&T, store_abandon);
+    node_open(&T);
     assert_int_equal(ask("k", 0).mode, S_IFREG | 0600);
 }
 
@@ -215,7 +218,7 @@ static void test_a_failed_change_may_have_happened(void **state)
     (void)state;
     struct wire_attr attr;
     struct upstream *u = NULL;
-    create_bucket("posix=on\nvalidate=never\n");
+    node_bucket(&T, "posix=on\nvalidate=never\n");
     put("k", NULL);
     assert_int_equal(ask("k", 0).mode, S_IFREG | 0644);
     assert_int_equal(object_upstream(T.service, SLICE_LIT("data"), &u, NULL), 0);
@@ -225,8 +228,8 @@ static void test_a_failed_change_may_have_happened(void **state)
     assert_int_equal(set_meta("k", "x-amz-meta-mode: 33152\n", 0, &attr), ERR_ORIGIN_REFUSED);
     u->origin->ops = &origin_file_ops;
     upstream_unref(u);
-    end_node(store_abandon);
-    open_node();
+    node_close(&T, store_abandon);
+    node_open(&T);
     assert_int_equal(ask("k", 0).mode, S_IFREG | 0600);
     assert_int_equal(state_of("k"), WIRE_COMPLETE);
 }

@@ -2,6 +2,7 @@
 /* threaded */
 /* Parts on their way to an origin: the memory that one takes has a bound that its size does not move. */
 #include "object/part_send.h"
+#include "object/upload_table.h"
 #include "script_origin.h"
 
 #include "support/tmpdir.h"
@@ -22,6 +23,7 @@ static _Atomic uint64_t arrived;
 static _Atomic uint64_t fails_at; /* the next call fails at this byte; 0: it does not */
 static atomic_int n_calls;
 static atomic_bool was_once;
+static atomic_bool answers_never; /* the origin takes all bytes, and waits until it is given up */
 
 static bool fails_here(uint64_t at)
 {
@@ -33,7 +35,7 @@ static int take_part(struct origin *o, const struct origin_put *p, struct slice 
                      const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
     char piece[16 * KIB];
-    (void)o, (void)p, (void)id, (void)number;
+    (void)o, (void)id, (void)number;
     (void)atomic_fetch_add(&n_calls, 1);
     atomic_store(&was_once, body->once);
     for (uint64_t at = 0; at < body->size_bytes;) {
@@ -48,6 +50,11 @@ static int take_part(struct origin *o, const struct origin_put *p, struct slice 
             return err_set(e, ERR_CORRUPT, "other bytes");
         at += (uint64_t)n;
         atomic_store(&arrived, at);
+    }
+    if (atomic_load(&answers_never)) {
+        while (!atomic_load(p->cancel))
+            (void)usleep(1000);
+        return err_set(e, -ECANCELED, "canceled");
     }
     (void)snprintf(ret_etag, ORIGIN_ETAG_MAX + 1, "e");
     return 0;
@@ -236,6 +243,102 @@ static void test_what_is_sent_again(void **state)
     drop(f);
 }
 
+static bool ends(struct part_send *p)
+{
+    for (int ms = 0; ms < 60000 && !part_send_has_ended(p); ms++)
+        (void)usleep(1000);
+    return part_send_has_ended(p);
+}
+
+/* Who waits for bytes that nobody sends ends at once when the part is stopped, and who goes on writing hears
+ * of it. */
+static void test_a_part_is_stopped(void **state)
+{
+    struct fixture *f = make(64 * MIB);
+    struct part_send *p = begin(f, 4 * MIB);
+    struct slice etag;
+    struct err e = {0};
+    (void)state;
+    assert_false(part_send_has_ended(p));
+    part_send_stop(p, /* whole_too= */ false);
+    assert_true(ends(p));
+    assert_int_equal(write_all(p, 4 * MIB, &e), -ECANCELED);
+    assert_int_equal(part_send_end(p, &etag, &e), ERR_PROTOCOL); /* not all was written */
+    part_send_free(p);
+    drop(f);
+}
+
+/* A part whose last byte may have left is not stopped unless that is asked for. */
+static void test_a_whole_part_is_stopped_last(void **state)
+{
+    struct fixture *f = make(64 * MIB);
+    struct part_send *p = begin(f, PIECE);
+    struct slice etag;
+    struct err e = {0};
+    (void)state;
+    atomic_store(&answers_never, true);
+    assert_int_equal(write_all(p, PIECE, &e), 0);
+    part_send_finish(p);
+    while (atomic_load(&arrived) < PIECE)
+        (void)usleep(1000);
+    part_send_stop(p, /* whole_too= */ false);
+    (void)usleep(100000);
+    assert_false(part_send_has_ended(p));
+    part_send_stop(p, /* whole_too= */ true);
+    assert_true(ends(p));
+    assert_int_equal(part_send_end(p, &etag, &e), -ECANCELED);
+    atomic_store(&answers_never, false);
+    part_send_free(p);
+    drop(f);
+}
+
+/* An abort stops what its upload sends, whether the client or the origin stalls, and nothing of others; it
+ * waits for no client. Fails where it waits until the parts have left. */
+static void test_an_abort_stops_the_parts_of_its_upload(void **state)
+{
+    struct fixture *f = make(64 * MIB);
+    struct object_service *s = f->service;
+    struct upload_way ways[3] = {0}, late = {0};
+    struct upload_slot *slot, *other;
+    struct part_send *p[3];
+    struct id128 ids[2];
+    (void)state;
+    lock_init(&s->upload_lock, LOCK_OBJECT);
+    cond_init(&s->upload_ended);
+    id_new(&ids[0]);
+    id_new(&ids[1]);
+    slot = upload_slot_get(s, 1, ids[0]);
+    other = upload_slot_get(s, 1, ids[1]);
+    atomic_store(&answers_never, true);
+    for (size_t i = 0; i < ARRAY_SIZE(p); i++) {
+        struct upload_slot *its = i == 2 ? other : slot;
+        p[i] = begin(f, PIECE);
+        assert_int_equal(upload_slot_enter(s, its, NULL), 0);
+        assert_int_equal(upload_slot_send(s, its, &ways[i], p[i], NULL), 0);
+    }
+    assert_int_equal(write_all(p[0], PIECE, NULL), 0);
+    part_send_finish(p[0]);
+    assert_int_equal(upload_slot_stop(s, slot, NULL), 0);
+    assert_true(part_send_has_ended(p[0]) && part_send_has_ended(p[1]));
+    assert_false(part_send_has_ended(p[2]));
+    assert_int_equal(upload_slot_enter(s, slot, NULL), -ENOENT);
+    assert_int_equal(upload_slot_send(s, slot, &late, p[2], NULL), -ENOENT);
+    assert_int_equal(upload_slot_stop(s, slot, NULL), ERR_CONFLICT);
+    atomic_store(&answers_never, false);
+    for (size_t i = 0; i < ARRAY_SIZE(p); i++) {
+        upload_slot_unsend(s, i == 2 ? other : slot, &ways[i]);
+        part_send_free(p[i]);
+        upload_slot_leave(s, i == 2 ? other : slot);
+    }
+    upload_slot_unsend(s, slot, &late);
+    upload_slot_put(s, slot);
+    upload_slot_put(s, other);
+    assert_null(s->upload_slots);
+    cond_fini(&s->upload_ended);
+    lock_fini(&s->upload_lock);
+    drop(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,6 +347,9 @@ int main(void)
         cmocka_unit_test(test_parts_share_what_there_is),
         cmocka_unit_test(test_the_last_byte_waits_for_the_end),
         cmocka_unit_test(test_what_is_sent_again),
+        cmocka_unit_test(test_a_part_is_stopped),
+        cmocka_unit_test(test_a_whole_part_is_stopped_last),
+        cmocka_unit_test(test_an_abort_stops_the_parts_of_its_upload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

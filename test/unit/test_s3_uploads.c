@@ -325,6 +325,28 @@ static void uploads_end_with_their_bucket(void **state)
     uploads_free(u);
 }
 
+/* One that is being completed meanwhile is left alone, and goes when that has failed: nobody could end it any
+ * more. */
+static void a_failed_completion_of_a_removed_bucket(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    size_t n = 0;
+    (void)state;
+
+    assert_int_equal(upload_close(w), S3_OK);
+    uploads_drop_bucket(u, bucket);
+    uploads_each(u, bucket, count_one, &n);
+    assert_int_equal(n, 1);
+    upload_reopen(w);
+    uploads_each(u, bucket, count_one, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(upload_close(w), S3_ERR_NO_SUCH_UPLOAD);
+    upload_unref(w);
+    uploads_free(u);
+}
+
 /* A part that never ends keeps nobody for ever: the upload is open again, and can be ended when the part has.
  */
 static void closing_gives_up(void **state)
@@ -518,6 +540,7 @@ int main(void)
         cmocka_unit_test(closing_waits_for_parts),
         cmocka_unit_test(aborting_waits_for_nobody),
         cmocka_unit_test(uploads_end_with_their_bucket),
+        cmocka_unit_test(a_failed_completion_of_a_removed_bucket),
         cmocka_unit_test(a_sync_that_failed_fails_again),
         cmocka_unit_test(parts_behind_the_cut_are_gone),
         cmocka_unit_test(idle_uploads_are_forgotten),

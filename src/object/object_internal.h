@@ -115,8 +115,10 @@ struct object_service {
     struct lock upload_lock;    /* covers what follows */
     struct cond upload_ended;
     struct upload_slot *upload_slots;
-    uint64_t upload_turn_ns, expire_turn_ns; /* the steward's: not before */
-    struct lock quota_lock;                  /* covers quotas; taken before the steward's own */
+    uint64_t upload_turn_ns; /* the steward's: not before */
+    struct lock expire_lock; /* covers expire_turns */
+    struct expire_turn *expire_turns;
+    struct lock quota_lock; /* covers quotas; taken before the steward's own */
     struct quota *quotas;
     struct scrub *scrub;                       /* NULL: none */
     _Atomic uint64_t data_running, data_begun; /* operations on data, for the scrub */
@@ -305,7 +307,13 @@ void value_handle_unref(struct value_handle *h); /* the last one drops what was 
 
 /* ---- scratch_expire.c ---- */
 /* Removes objects of scratch buckets that have ended. The steward's. */
+struct expire_turn;
 void sobject_expire_turn(struct object_service *s);
+/* Whether a bucket with this ttl is to be walked now (monotonic). */
+bool sobject_expire_is_due(struct object_service *s, uint64_t bucket_id, uint64_t ttl_ms, uint64_t now_ns);
+void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_t began_ns,
+                           uint64_t ended_ns);
+void sobject_expire_free(struct object_service *s);
 
 /* ---- scratch buckets: scratch_open.c, scratch_close.c, scratch_reader.c, scratch_writer.c ---- */
 struct stree;

@@ -305,6 +305,10 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
         return r;
     }
     object_forget_upstream(s, b->id);
+    if (old->p.quota != b->p.quota)
+        quota_changed(s, b->id);
+    if (old->p.write_delay != b->p.write_delay || old->p.write != b->p.write)
+        back_hurry(s->back, b->id, SLICE_NULL); /* what waits does so by what was said before */
     /* What was cached came from somewhere else. Nobody finds it any more; this is for the room. */
     int64_t n = old->place != b->place ? object_forget_bucket(s, old) : 0;
     watch_end_bucket(s, b->id); /* for how long who watches may believe is another matter now */

@@ -206,6 +206,8 @@ void shaped_look(struct object_service *s);
 struct quota;
 /* Whether so many bytes more of the bucket may be cached; counts them when they may. */
 bool quota_admit(struct object_service *s, const struct bucket *b, struct slice key, uint64_t size_bytes);
+/* The bucket has another quota, or none: what is cached of it is counted anew. */
+void quota_changed(struct object_service *s, uint64_t bucket_id);
 /* Walks and trims the buckets for which that is due. The steward's. */
 void quota_turn(struct object_service *s);
 void quota_free(struct object_service *s);

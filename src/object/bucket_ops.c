@@ -274,6 +274,17 @@ static bool names_origin(struct slice settings)
     return false;
 }
 
+/* Whether settings say what is never cached. */
+static bool names_rules(struct slice settings)
+{
+    while (settings.n > 0) {
+        struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
+        if (slice_eq_str(name, "cache") || slice_eq_str(name, "rules"))
+            return true;
+    }
+    return false;
+}
+
 int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *req, struct arena *a,
                   struct wire_bucket_set_rep *rep, struct err *e)
 {
@@ -315,7 +326,7 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     if (n < 0)
         log_warn("object", "bucket %s: what was cached of its former origin stays until it is evicted: %s",
                  b->name, err_text((int)n));
-    return 0;
+    return names_rules(req->settings) ? object_drop_never(s, b, SLICE_NULL, e) : 0;
 }
 
 /* A scratch bucket goes only when it is empty. Its tree goes first: a bucket without one is an error to

@@ -562,15 +562,20 @@ uint64_t object_forget_key(struct object_service *s, const struct bucket *b, str
     return made;
 }
 
-int64_t object_forget_bucket(struct object_service *s, const struct bucket *b)
+void object_await_makings(struct object_service *s)
 {
-    mirror_forget_bucket(s->mirror, b);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         struct object_stripe *t = &s->stripes[i];
         LOCK_SCOPE(&t->lock);
         while (is_making_locked(t, NULL))
             cond_wait(&t->ended, &t->lock);
     }
+}
+
+int64_t object_forget_bucket(struct object_service *s, const struct bucket *b)
+{
+    mirror_forget_bucket(s->mirror, b);
+    object_await_makings(s);
     _cleanup_buf_ struct buf prefix = BUF_INIT(16);
     object_store_key(b, SLICE_NULL, &prefix);
     int64_t n = store_remove_prefix(s->config.store, buf_view(&prefix));

@@ -165,6 +165,8 @@ void object_note_forgetful(struct object_service *s);
  * again: they may have changed alone. True: so it is, or the entry went, too. */
 void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
                       const struct attr *known);
+/* Waits for the entries that are being made: those that begin later know what the buckets' table says now. */
+void object_await_makings(struct object_service *s);
 /* The same for a bucket that was changed or removed in the table. How many entries, or an error. */
 int64_t object_forget_bucket(struct object_service *s, const struct bucket *b);
 /* What was heard of the key after `known` was confirmed, and still counts, says that it is another version.
@@ -197,6 +199,11 @@ void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t h
 /* Notes the bucket of a handle, and gives it; 0: not known. */
 void session_note_bucket(struct object_session *ses, uint64_t handle, uint64_t bucket_id);
 uint64_t session_bucket(struct object_session *ses, uint64_t handle);
+
+/* ---- rule_ops.c ---- */
+/* Drops what is cached below the prefix and must not be by the properties of `b`, the bucket as the table has
+ * it now; what a longer prefix pins stays. */
+int object_drop_never(struct object_service *s, const struct bucket *b, struct slice prefix, struct err *e);
 
 /* ---- shaped.c ---- */
 /* Closes the gate when a bucket or a user has limits or a share of its own. */

@@ -60,9 +60,21 @@ static void print_left(const struct flush_options *o, const struct wire_flush_re
     }
 }
 
+/* Once: why it may wait for ever. */
+static void tell_failing(const struct flush_options *o, const struct wire_flush_rep *rep, bool *told)
+{
+    if (o->quiet || *told || rep->failing == 0)
+        return;
+    *told = true;
+    (void)fprintf(stderr, "forebay flush: %" PRIu64 " failed so far and are tried again: ", rep->failing);
+    command_print_name(stderr, rep->error);
+    (void)fputc('\n', stderr);
+}
+
 static int flush(struct client *c, const struct flush_options *o, const char *path, struct err *e)
 {
     struct wire_flush_req req = {0};
+    bool told = false;
     int r = command_path(path, &req.bucket, &req.prefix, e);
     while (r == 0) {
         _cleanup_buf_ struct buf reply = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
@@ -72,6 +84,8 @@ static int flush(struct client *c, const struct flush_options *o, const char *pa
             print_left(o, &rep);
             break;
         }
+        if (r == 0)
+            tell_failing(o, &rep, &told);
         req.flags = WIRE_NO_WAIT; /* only looks from now on: what fails waits its time */
         sys->sleep_ns(POLL_NS);
     }

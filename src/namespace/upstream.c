@@ -94,13 +94,18 @@ static unsigned spare_locked(const struct upstream *u)
     return u->concurrency.limit < 2 ? 0 : MAX(share, 1u);
 }
 
+/* For how long the bucket's limits owe something. */
+static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
+{
+    uint64_t wait_ns = MAX(shape_wait_ns(&u->requests, now_ns), shape_wait_ns(&u->bytes, now_ns));
+    return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
+}
+
 /* Whether there is a place and `spare` more. *ret_wait_ns, with false: look again after that time at the
  * latest. */
 static bool has_place_locked(const struct upstream *u, unsigned spare, uint64_t now_ns, uint64_t *ret_wait_ns)
 {
-    uint64_t wait_ns = MAX(shape_wait_ns(&u->requests, now_ns), shape_wait_ns(&u->bytes, now_ns));
-    if (u->unlimited && atomic_load(u->unlimited))
-        wait_ns = 0;
+    uint64_t wait_ns = owed_ns_locked(u, now_ns);
     *ret_wait_ns = wait_ns > 0 ? MIN(wait_ns, LOOK_AGAIN_NS) : LOOK_AGAIN_NS;
     return wait_ns == 0 && (double)(u->running + spare) + 1.0 <= u->concurrency.limit;
 }
@@ -124,6 +129,23 @@ void upstream_enter(struct upstream *u)
     while (!enter_locked(u, /* spare= */ 0, &wait_ns))
         (void)cond_wait_for(&u->room, &u->lock, wait_ns);
     u->waiting--;
+}
+
+static bool is_cancelled(const atomic_bool *cancel)
+{
+    return cancel && atomic_load(cancel);
+}
+
+bool upstream_enter_slowly(struct upstream *u, const atomic_bool *cancel)
+{
+    LOCK_SCOPE(&u->lock);
+    uint64_t wait_ns = owed_ns_locked(u, sys->mono_ns());
+    for (; wait_ns > 0 && !is_cancelled(cancel); wait_ns = owed_ns_locked(u, sys->mono_ns()))
+        (void)cond_wait_for(&u->room, &u->lock, MIN(wait_ns, LOOK_AGAIN_NS));
+    if (wait_ns > 0)
+        return false;
+    shape_charge(&u->requests, 1, sys->mono_ns());
+    return true;
 }
 
 static bool note_wanted_locked(struct upstream *u, bool has_place)
@@ -203,11 +225,6 @@ void upstream_step_back(struct upstream *u)
     u->running--;
     shape_charge(&u->requests, -1, sys->mono_ns());
     cond_broadcast(&u->room);
-}
-
-static bool is_cancelled(atomic_bool *cancel)
-{
-    return cancel && atomic_load(cancel);
 }
 
 static void sleep_ms(uint64_t ms, atomic_bool *cancel)
@@ -327,7 +344,8 @@ static int put(struct upstream *u, const struct origin_put *p, const struct orig
     struct retry retry = {.started_ms = sys_mono_ms()};
     /* With write=back the bytes stay here for now, and wait for room perhaps that comes when others have
      * left: a place is for those. */
-    placed = placed && u->bucket->p.write != BUCKET_WRITE_BACK;
+    bool stays = u->bucket->p.write == BUCKET_WRITE_BACK;
+    placed = placed && !stays;
     _cleanup_(arena_freep) struct arena *scratch = arena_new(PUT_ARENA_BYTES);
     struct origin_attr answer;
     int r;
@@ -335,6 +353,8 @@ static int put(struct upstream *u, const struct origin_put *p, const struct orig
         arena_clear(scratch);
         if (placed)
             upstream_enter(u);
+        else if (!stays && !upstream_enter_slowly(u, p->cancel))
+            return err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
         r = put_once(u, p, body, scratch, &answer, e);
         if (placed)
             upstream_leave(u, r);

@@ -65,8 +65,11 @@ void upstream_unlimit(struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits. Leave with the result of the
  * request. */
 void upstream_enter(struct upstream *u);
-/* The same without waiting: false when there is no room. `ahead`: nobody waits for the request, so it leaves
- * some places to those for which somebody does. */
+/* For a request that goes on at its writer's pace and takes no place: waits for the bucket's limits, and is
+ * paid for. False: it was cancelled before (cancel may be NULL). */
+bool upstream_enter_slowly(struct upstream *u, const atomic_bool *cancel);
+/* As upstream_enter without waiting: false when there is no room. `ahead`: nobody waits for the request, so
+ * it leaves some places to those for which somebody does. */
 bool upstream_try_enter(struct upstream *u, bool ahead);
 /* Whether that would succeed now; takes nothing. */
 bool upstream_has_place(struct upstream *u, bool ahead);
@@ -101,8 +104,8 @@ int upstream_list(struct upstream *u, const struct origin_list *l, struct arena 
                   struct err *e);
 int upstream_put(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
                  struct arena *a, struct origin_attr *ret, struct err *e);
-/* The same for a body that comes at its writer's pace: takes no place among the concurrent requests, which
- * would otherwise all be held by writers that wait for a reader. */
+/* The same for a body that comes at its writer's pace (upstream_enter_slowly): takes no place among the
+ * concurrent requests, which would otherwise all be held by writers that wait for a reader. */
 int upstream_put_slowly(struct upstream *u, const struct origin_put *p, const struct origin_body *body,
                         struct arena *a, struct origin_attr *ret, struct err *e);
 /* -ENOENT when nothing was there, but not when a try before, whose answer was lost, may have removed it. */

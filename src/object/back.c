@@ -323,18 +323,39 @@ static uint64_t watermark(struct back *b)
     return all / 100 * BACK_WATERMARK;
 }
 
-int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, struct err *e)
+bool back_begin_wait(struct back *b, bool may_refuse)
+{
+    unsigned most = b->service->config.gate.waiting; /* 0: there is no front */
+    unsigned n = atomic_fetch_add(&b->n_waiting, 1);
+    if (!may_refuse || most == 0 || n < most)
+        return true;
+    back_end_wait(b);
+    return false;
+}
+
+void back_end_wait(struct back *b)
+{
+    (void)atomic_fetch_sub(&b->n_waiting, 1);
+}
+
+static bool has_room_locked(const struct back *b, uint64_t size_bytes, uint64_t most)
+{
+    return atomic_load(&b->n) < BACK_KEYS_MAX && (b->bytes == 0 || b->bytes + size_bytes <= most);
+}
+
+int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, bool may_refuse,
+                   struct err *e)
 {
     uint64_t most = watermark(b), until_ms = sys_mono_ms() + bucket->p.retry_time;
     lock_take(&b->lock);
-    bool room;
-    for (;;) {
-        room = atomic_load(&b->n) < BACK_KEYS_MAX && (b->bytes == 0 || b->bytes + size_bytes <= most);
-        if (room || atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
-            break;
+    bool room = has_room_locked(b, size_bytes, most), waits = !room && back_begin_wait(b, may_refuse);
+    while (waits && !room && !atomic_load(&b->stop) && sys_mono_ms() < until_ms) {
         hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
+        room = has_room_locked(b, size_bytes, most);
     }
+    if (waits)
+        back_end_wait(b);
     uint64_t bytes = b->bytes;
     lock_drop(&b->lock);
     if (room)

@@ -190,8 +190,14 @@ bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struc
 
 extern const struct upstream_layer back_layer;
 
-/* Waits until so many bytes more may be acknowledged: at most the bucket's `retry`, then -ENOSPC. */
-int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, struct err *e);
+/* Waits until so many bytes more may be acknowledged: at most the bucket's `retry`, then -ENOSPC. At once
+ * where back_begin_wait says so. */
+int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, bool may_refuse,
+                   struct err *e);
+/* A thread of a front is about to wait for room. False: as many do already as may wait for the gate, and this
+ * one can be told to come again; the rest of the threads is for who wants no room. Then back_end_wait. */
+bool back_begin_wait(struct back *b, bool may_refuse);
+void back_end_wait(struct back *b);
 /* After a disk had no room for something: waits a moment for writes that take some to get to their origins.
  * Whether to try once more: there were any, and it is before until_ms (monotonic). */
 bool back_wait_freed(struct back *b, uint64_t until_ms);

@@ -77,7 +77,8 @@ struct back {
     struct kv *kv;
     struct store *store;
     atomic_bool stop;
-    _Atomic uint64_t n; /* records */
+    _Atomic uint64_t n;         /* records */
+    _Atomic unsigned n_waiting; /* threads of fronts, for room */
     _Atomic uint64_t seq;
     _Atomic unsigned hungry;   /* bodies in the middle of being kept that wait for room */
     _Atomic unsigned checking; /* threads that read all bytes of a record */

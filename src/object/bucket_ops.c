@@ -274,6 +274,17 @@ static bool names_origin(struct slice settings)
     return false;
 }
 
+/* Whether settings say what is never cached. */
+static bool names_rules(struct slice settings)
+{
+    while (settings.n > 0) {
+        struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
+        if (slice_eq_str(name, "cache") || slice_eq_str(name, "rules"))
+            return true;
+    }
+    return false;
+}
+
 int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *req, struct arena *a,
                   struct wire_bucket_set_rep *rep, struct err *e)
 {
@@ -305,13 +316,17 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
         return r;
     }
     object_forget_upstream(s, b->id);
+    if (old->p.quota != b->p.quota)
+        quota_changed(s, b->id);
+    if (old->p.write_delay != b->p.write_delay || old->p.write != b->p.write)
+        back_hurry(s->back, b->id, SLICE_NULL); /* what waits does so by what was said before */
     /* What was cached came from somewhere else. Nobody finds it any more; this is for the room. */
     int64_t n = old->place != b->place ? object_forget_bucket(s, old) : 0;
     watch_end_bucket(s, b->id); /* for how long who watches may believe is another matter now */
     if (n < 0)
         log_warn("object", "bucket %s: what was cached of its former origin stays until it is evicted: %s",
                  b->name, err_text((int)n));
-    return 0;
+    return names_rules(req->settings) ? object_drop_never(s, b, SLICE_NULL, e) : 0;
 }
 
 void object_on_bucket_removed(struct object_service *s, object_removed_fn fn, void *arg)

@@ -8,6 +8,7 @@
 #include "object/scratch_object_ops.h"
 
 #include "base/sys.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -74,6 +75,16 @@ static const char *keep_name(enum rule_keep keep)
     return keep == RULE_KEEP_PINNED ? "pinned" : keep == RULE_KEEP_NEVER ? "never" : "auto";
 }
 
+/* The bucket's, or that of a rule for the key. */
+static void put_validate(const struct bucket *b, struct slice key, json_t *o)
+{
+    char text[TEXT_SIZE_MAX + 4] = "ttl:";
+    uint64_t ttl_ms;
+    if (rules_ttl(&b->rules, key, &ttl_ms))
+        (void)text_duration(ttl_ms, text + 4);
+    put_text(o, "validate", slice_str(text[4] ? text : b->p.validate ? b->p.validate : ""));
+}
+
 /* Whether the origin would be asked before the cached version is served. */
 static void put_freshness(struct object_service *s, const struct bucket *b, struct slice key,
                           struct extent *x, struct arena *a, json_t *o)
@@ -81,9 +92,10 @@ static void put_freshness(struct object_service *s, const struct bucket *b, stru
     struct attr known, heard;
     if (object_entry_attr(s, x, a, &known) < 0)
         return;
-    bool fresh = mirror_is_fresh(b, key, known.confirmed_ns, /* is_absent= */ false) ||
-                 (mirror_recall(s->mirror, b, key, a, &heard) == 0 && !heard.is_absent &&
-                  slice_eq(heard.etag, known.etag) && heard.size_bytes == known.size_bytes);
+    bool fresh = !object_heard_otherwise(s, b, key, &known, a) &&
+                 (mirror_is_fresh(b, key, known.confirmed_ns, /* is_absent= */ false) ||
+                  (mirror_recall(s->mirror, b, key, a, &heard) == 0 && !heard.is_absent &&
+                   slice_eq(heard.etag, known.etag) && heard.size_bytes == known.size_bytes));
     put_text(o, "etag", known.etag);
     put_number(o, "confirmed_ms", known.confirmed_ns / MILLION);
     put_bool(o, "fresh", fresh);
@@ -167,7 +179,7 @@ int op_explain(struct object_session *ses, const struct wire_explain_req *req, s
     put_text(o, "kind", SLICE_LIT("mirror"));
     put_bool(o, "cached", x != NULL);
     put_text(o, "keep", slice_str(keep_name(keep)));
-    put_text(o, "validate", slice_str(b->p.validate ? b->p.validate : ""));
+    put_validate(b, req->key, o);
     put_text(o, "verify", slice_str(b->p.verify == BUCKET_VERIFY_READ ? "read" : "fill"));
     if (x)
         put_extent(s, b, req->key, x, a, o);

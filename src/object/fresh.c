@@ -172,7 +172,9 @@ static bool take_event(struct object_service *s, const struct bucket *b, const j
     if (slice_starts(event, SLICE_LIT("s3:")))
         event = slice_from(event, 3);
     bool made = slice_starts(event, SLICE_LIT("ObjectCreated:"));
-    if (!made && !slice_starts(event, SLICE_LIT("ObjectRemoved:")))
+    bool gone = slice_starts(event, SLICE_LIT("ObjectRemoved:")) ||
+                slice_starts(event, SLICE_LIT("LifecycleExpiration:"));
+    if (!made && !gone)
         return false;
     if (!own_key(b, json_object_get(s3, "bucket"), object, &key) || key.n > ORIGIN_KEY_MAX_BYTES)
         return false;

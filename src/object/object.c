@@ -93,6 +93,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     s->config = *config;
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
+    lock_init(&s->expire_lock, LOCK_LEAF);
     lock_init(&s->quota_lock, LOCK_OBJECT);
     lock_init(&s->keep_lock, LOCK_LEAF);
     lock_init(&s->upload_lock, LOCK_OBJECT);
@@ -176,6 +177,7 @@ void object_service_close(struct object_service *s)
     }
     usage_free(s->usage);
     quota_free(s);
+    sobject_expire_free(s);
     keep_free(s);
     upload_slots_free(s);
     gate_free(s->gate);
@@ -186,6 +188,7 @@ void object_service_close(struct object_service *s)
     lock_fini(&s->upload_lock);
     lock_fini(&s->keep_lock);
     lock_fini(&s->quota_lock);
+    lock_fini(&s->expire_lock);
     lock_fini(&s->watch_lock);
     lock_fini(&s->lock);
     s->magic = 0;
@@ -559,15 +562,20 @@ uint64_t object_forget_key(struct object_service *s, const struct bucket *b, str
     return made;
 }
 
-int64_t object_forget_bucket(struct object_service *s, const struct bucket *b)
+void object_await_makings(struct object_service *s)
 {
-    mirror_forget_bucket(s->mirror, b);
     for (size_t i = 0; i < OBJECT_STRIPES; i++) {
         struct object_stripe *t = &s->stripes[i];
         LOCK_SCOPE(&t->lock);
         while (is_making_locked(t, NULL))
             cond_wait(&t->ended, &t->lock);
     }
+}
+
+int64_t object_forget_bucket(struct object_service *s, const struct bucket *b)
+{
+    mirror_forget_bucket(s->mirror, b);
+    object_await_makings(s);
     _cleanup_buf_ struct buf prefix = BUF_INIT(16);
     object_store_key(b, SLICE_NULL, &prefix);
     int64_t n = store_remove_prefix(s->config.store, buf_view(&prefix));

@@ -117,8 +117,10 @@ struct object_service {
     struct lock upload_lock;    /* covers what follows */
     struct cond upload_ended;
     struct upload_slot *upload_slots;
-    uint64_t upload_turn_ns, expire_turn_ns; /* the steward's: not before */
-    struct lock quota_lock;                  /* covers quotas; taken before the steward's own */
+    uint64_t upload_turn_ns; /* the steward's: not before */
+    struct lock expire_lock; /* covers expire_turns */
+    struct expire_turn *expire_turns;
+    struct lock quota_lock; /* covers quotas; taken before the steward's own */
     struct quota *quotas;
     struct scrub *scrub;                       /* NULL: none */
     _Atomic uint64_t data_running, data_begun; /* operations on data, for the scrub */
@@ -165,6 +167,8 @@ void object_note_forgetful(struct object_service *s);
  * again: they may have changed alone. True: so it is, or the entry went, too. */
 void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
                       const struct attr *known);
+/* Waits for the entries that are being made: those that begin later know what the buckets' table says now. */
+void object_await_makings(struct object_service *s);
 /* The same for a bucket that was changed or removed in the table. How many entries, or an error. */
 int64_t object_forget_bucket(struct object_service *s, const struct bucket *b);
 /* What was heard of the key after `known` was confirmed, and still counts, says that it is another version.
@@ -198,6 +202,11 @@ void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t h
 void session_note_bucket(struct object_session *ses, uint64_t handle, uint64_t bucket_id);
 uint64_t session_bucket(struct object_session *ses, uint64_t handle);
 
+/* ---- rule_ops.c ---- */
+/* Drops what is cached below the prefix and must not be by the properties of `b`, the bucket as the table has
+ * it now; what a longer prefix pins stays. */
+int object_drop_never(struct object_service *s, const struct bucket *b, struct slice prefix, struct err *e);
+
 /* ---- shaped.c ---- */
 /* Closes the gate when a bucket or a user has limits or a share of its own. */
 void shaped_look(struct object_service *s);
@@ -206,6 +215,8 @@ void shaped_look(struct object_service *s);
 struct quota;
 /* Whether so many bytes more of the bucket may be cached; counts them when they may. */
 bool quota_admit(struct object_service *s, const struct bucket *b, struct slice key, uint64_t size_bytes);
+/* The bucket has another quota, or none: what is cached of it is counted anew. */
+void quota_changed(struct object_service *s, uint64_t bucket_id);
 /* Walks and trims the buckets for which that is due. The steward's. */
 void quota_turn(struct object_service *s);
 void quota_free(struct object_service *s);
@@ -307,7 +318,13 @@ void value_handle_unref(struct value_handle *h); /* the last one drops what was 
 
 /* ---- scratch_expire.c ---- */
 /* Removes objects of scratch buckets that have ended. The steward's. */
+struct expire_turn;
 void sobject_expire_turn(struct object_service *s);
+/* Whether a bucket with this ttl is to be walked now (monotonic). */
+bool sobject_expire_is_due(struct object_service *s, uint64_t bucket_id, uint64_t ttl_ms, uint64_t now_ns);
+void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_t began_ns,
+                           uint64_t ended_ns);
+void sobject_expire_free(struct object_service *s);
 
 /* ---- scratch buckets: scratch_open.c, scratch_close.c, scratch_reader.c, scratch_writer.c ---- */
 struct stree;

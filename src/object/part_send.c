@@ -83,6 +83,8 @@ static int send_part(struct part_send *p, char *ret_etag, struct err *e)
         .size_bytes = p->size, .read = body_read, .arg = p, .once = !fits_whole(p), .slow = true};
     struct retry retry = {.started_ms = sys_mono_ms()};
     for (;;) {
+        if (!upstream_enter_slowly(p->upstream, &p->cancel))
+            return -ECANCELED;
         int r = origin_upload_part(p->upstream->origin, &put, slice_str(p->origin_id), p->number, &body,
                                    ret_etag, e);
         if (r == 0 || !fits_whole(p) || !upstream_try_again(p->upstream, &retry, r, &p->cancel))

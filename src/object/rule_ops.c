@@ -44,9 +44,9 @@ static int change_once(struct object_service *s, const struct wire_bucket_rule_r
     return bucket_change_of(s->buckets, old, buf_view(&line), ret, e);
 }
 
-/* What is below the prefix and must not be cached any more; what a longer prefix pins stays. */
-static int drop(struct object_service *s, const struct bucket *b, struct slice prefix, struct err *e)
+int object_drop_never(struct object_service *s, const struct bucket *b, struct slice prefix, struct err *e)
 {
+    object_await_makings(s); /* by what was said before: they are seen below */
     _cleanup_buf_ struct buf from = BUF_INIT(STORE_KEY_MAX_BYTES), after = BUF_INIT(STORE_KEY_MAX_BYTES);
     _cleanup_(arena_freep) struct arena *a = arena_new(8 * MIB);
     struct store_listed page[PAGE];
@@ -89,7 +89,7 @@ int op_bucket_rule(struct object_session *ses, const struct wire_bucket_rule_req
         object_forget_upstream(s, b->id);
         if (names_ttl(req->settings)) /* as BUCKET_SET: who watches may believe for another time now */
             watch_end_bucket(s, b->id);
-        r = bucket_keep(b, req->prefix) == RULE_KEEP_NEVER ? drop(s, b, req->prefix, e) : 0;
+        r = bucket_keep(b, req->prefix) == RULE_KEEP_NEVER ? object_drop_never(s, b, req->prefix, e) : 0;
     }
     if (r == 0)
         rep->rules = arena_dup(a, buf_view(&rules));

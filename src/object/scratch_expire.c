@@ -4,7 +4,9 @@
  *
  * 1. An object is removed only when it has ended by the very record that the removal finds: whoever writes
  * the key in between keeps what was written.
- * 2. A bucket is walked no more than once in a quarter of its ttl, between TURN_MIN_NS and TURN_MAX_NS.
+ * 2. A bucket is walked once in a quarter of its ttl, between TURN_MIN_NS and TURN_MAX_NS, whatever the
+ * others have; sooner, as objects may have ends of their own, where that takes no more than one part in
+ * WALK_SHARE of the time.
  *
  * Failure modes: what cannot be listed or removed is logged, once for a bucket and walk, and tried again by
  * the next one.
@@ -20,6 +22,13 @@
 #define TURN_MIN_NS   ((uint64_t)1000000000)
 #define TURN_MAX_NS   ((uint64_t)600000000000)
 #define NS_PER_TTL_MS 250000 /* a quarter of a ms */
+#define WALK_SHARE    20
+
+/* When a bucket with a ttl was walked last, and for how long. */
+struct expire_turn {
+    struct expire_turn *next;
+    uint64_t bucket_id, ended_ns, took_ns; /* monotonic */
+};
 
 struct walk {
     struct object_service *service;
@@ -108,15 +117,93 @@ static void walk_bucket(struct object_service *s, const struct bucket *b)
     buf_fini(&w.after);
 }
 
+/* ---- turns ---- */
+
+static struct expire_turn **find_locked(struct object_service *s, uint64_t bucket_id)
+{
+    lock_assert_held(&s->expire_lock);
+    struct expire_turn **at = &s->expire_turns;
+    while (*at && (*at)->bucket_id != bucket_id)
+        at = &(*at)->next;
+    return at;
+}
+
+bool sobject_expire_is_due(struct object_service *s, uint64_t bucket_id, uint64_t ttl_ms, uint64_t now_ns)
+{
+    LOCK_SCOPE(&s->expire_lock);
+    const struct expire_turn *x = *find_locked(s, bucket_id);
+    if (!x)
+        return true;
+    uint64_t quarter_ns = MIN(ttl_ms, TURN_MAX_NS / NS_PER_TTL_MS) * NS_PER_TTL_MS;
+    uint64_t cheap_ns = MIN(x->took_ns, TURN_MAX_NS) * WALK_SHARE;
+    return now_ns - x->ended_ns >= MAX(MIN(quarter_ns, cheap_ns), TURN_MIN_NS);
+}
+
+void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_t began_ns, uint64_t ended_ns)
+{
+    LOCK_SCOPE(&s->expire_lock);
+    struct expire_turn **at = find_locked(s, bucket_id);
+    if (!*at) {
+        *at = calloc(1, sizeof(**at));
+        assert(*at);
+        (*at)->bucket_id = bucket_id;
+    }
+    (*at)->took_ns = ended_ns - began_ns;
+    (*at)->ended_ns = ended_ns;
+}
+
+static void forget(struct object_service *s, uint64_t bucket_id)
+{
+    LOCK_SCOPE(&s->expire_lock);
+    struct expire_turn **at = find_locked(s, bucket_id), *x = *at;
+    *at = x ? x->next : NULL;
+    free(x);
+}
+
+static bool has_ends(const struct bucket *b)
+{
+    return bucket_is_scratch(b) && !bucket_is_memory(b) && b->p.object_ttl > 0;
+}
+
+/* The i-th of the buckets that were walked, or 0. */
+static uint64_t walked_at(struct object_service *s, size_t i)
+{
+    LOCK_SCOPE(&s->expire_lock);
+    const struct expire_turn *x = s->expire_turns;
+    while (x && i-- > 0)
+        x = x->next;
+    return x ? x->bucket_id : 0;
+}
+
+static void forget_gone(struct object_service *s)
+{
+    uint64_t id;
+    for (size_t i = 0; (id = walked_at(s, i)) != 0;) {
+        _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
+        if (b && has_ends(b))
+            i++;
+        else
+            forget(s, id);
+    }
+}
+
 void sobject_expire_turn(struct object_service *s)
 {
-    uint64_t now_ns = sys->mono_ns(), next_ns = TURN_MAX_NS;
-    if (now_ns < s->expire_turn_ns)
-        return;
-    for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
-        if (bucket_is_scratch(b) && !bucket_is_memory(b) && b->p.object_ttl > 0) {
-            walk_bucket(s, b);
-            next_ns = MIN(next_ns, MAX(b->p.object_ttl * NS_PER_TTL_MS, TURN_MIN_NS));
-        }
-    s->expire_turn_ns = next_ns == TURN_MAX_NS ? 0 : now_ns + next_ns;
+    forget_gone(s);
+    for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));) {
+        uint64_t began_ns = sys->mono_ns();
+        if (!has_ends(b) || !sobject_expire_is_due(s, b->id, b->p.object_ttl, began_ns))
+            continue;
+        walk_bucket(s, b);
+        sobject_expire_walked(s, b->id, began_ns, sys->mono_ns());
+    }
+}
+
+void sobject_expire_free(struct object_service *s)
+{
+    while (s->expire_turns) {
+        struct expire_turn *x = s->expire_turns;
+        s->expire_turns = x->next;
+        free(x);
+    }
 }

@@ -21,12 +21,15 @@
     X(UPLOAD_PART, upload_part)                                                                              \
     X(REMOVE, remove)                                                                                        \
     X(COPY, copy)                                                                                            \
+    X(MKDIR, mkdir)                                                                                          \
+    X(RMDIR, rmdir)                                                                                          \
     X(TREE_LOOKUP, tree_lookup)                                                                              \
     X(TREE_CREATE, tree_create)                                                                              \
     X(TREE_OPEN, tree_open)                                                                                  \
     X(TREE_READDIR, tree_readdir)                                                                            \
     X(TREE_LINK, tree_link)                                                                                  \
     X(TREE_UNLINK, tree_unlink)                                                                              \
+    X(TREE_RMDIR, tree_rmdir)                                                                                \
     X(TREE_RENAME, tree_rename)
 
 /* X(NAME, name): operations on data by a handle. */

@@ -195,7 +195,9 @@ static void make_current(struct ending *x, const struct attr *attr, uint64_t gen
     bool current = x->answer_is_own && object_making_begin(s, &opening, generation);
     if (current) {
         generation = mirror_changed(s->mirror, opening.bucket, opening.key);
-        if (copy && quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
+        if (copy &&
+            bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER && /* since it began, perhaps */
+            quota_admit(s, opening.bucket, opening.key, attr->size_bytes))
             publish(x, copy, attr);
         else
             remove_entry(x);

@@ -348,13 +348,16 @@ static int stage(struct writer *w, struct err *e)
     struct back *back = w->service->back;
     uint64_t hint = w->size == UINT64_MAX ? 0 : w->size, until_ms = room_until_ms(w);
     int r, counts = 0;
-    bool yields = w->upstream->bucket->p.write == BUCKET_WRITE_BACK, again = true;
-    for (;; again = back_wait_freed(back, until_ms) ||
-                    (counts++ < KEEP_COUNTS && keep_wait_counted(w->service))) {
+    bool yields = w->upstream->bucket->p.write == BUCKET_WRITE_BACK, again = true, waits = false;
+    for (;; again = waits && (back_wait_freed(back, until_ms) ||
+                              (counts++ < KEEP_COUNTS && keep_wait_counted(w->service)))) {
         r = again && yields && back_is_hungry(back) ? ERR_NOT_ADMITTED : begin_file(w, hint, e);
         if (r != ERR_NOT_ADMITTED || !again)
             break;
+        waits = waits || back_begin_wait(back, w->via == WIRE_VIA_S3);
     }
+    if (waits)
+        back_end_wait(back);
     return r == ERR_NOT_ADMITTED ? back_no_room(hint, e) : r;
 }
 
@@ -384,7 +387,8 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
     if (through)
         return through_open(ses, u, req, rep, e);
     if (u->bucket->p.write == BUCKET_WRITE_BACK)
-        r = back_wait_room(ses->service->back, u->bucket, req->size == UINT64_MAX ? 0 : req->size, e);
+        r = back_wait_room(ses->service->back, u->bucket, req->size == UINT64_MAX ? 0 : req->size,
+                           /* may_refuse= */ req->via == WIRE_VIA_S3, e);
     if (r < 0)
         return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     struct writer *w = writer_new(ses->service, u, !ses->is_remote, req);

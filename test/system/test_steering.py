@@ -96,6 +96,10 @@ def test_prefixes_that_are_never_cached(bucket, node):
     node.cli("rules", bucket.name + "/tmp/", "cache=auto")
     read_all(bucket.s3, bucket.name, contents)
     assert checked(node, bucket.name)["cached_objects"] == 6
+    node.cli("bucket", "set", bucket.name, "cache=never")  # the whole bucket; what is pinned stays
+    assert checked(node, bucket.name)["cached_objects"] == checked(node, bucket.name + "/tmp/keep/")["cached_objects"] == 3
+    node.cli("unpin", bucket.name + "/tmp/keep/")
+    assert checked(node, bucket.name)["cached_objects"] == 0
 
 
 def test_times_by_prefix(new_node, origin):

@@ -14,7 +14,7 @@ import types
 import botocore.exceptions
 import pytest
 
-from harness import random_bytes, wait_until
+from harness import random_bytes, scratch_bucket, wait_until
 from test_jobs import fill, keys_of
 
 DOWN = {"kind": "status:503", "count": "100000000"}
@@ -447,6 +447,65 @@ def test_backpressure_and_what_is_refused(new_node, new_shaper, origin, tmp_path
     shaper.reset()
     flushed(node, name)
     assert len(keys_of(origin.s3(), name)) == n
+
+
+def test_writers_that_wait_take_no_thread_from_readers(new_node, new_shaper, origin, tmp_path):
+    """At the watermark as many S3 writers wait as may wait for limits, half of the threads; more of them are told to come
+    again, at once, so that others are served meanwhile. (Without back_begin_wait in back_wait_room nothing is, until the
+    bucket's `retry` has passed.)"""
+    node, shaper = new_node(disk=f"{tmp_path}/disk:256MiB", threads=8), new_shaper()
+    name, other = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="200ms"), scratch_bucket(node)
+    s3, body = node.s3(retries={"max_attempts": 0}, max_pool_connections=64, read_timeout=900), os.urandom(16 * 2**20)
+    s3.put_object(Bucket=other, Key="k", Body=b"data")
+    down(shaper, match="PUT")
+    n = 0
+    with pytest.raises(botocore.exceptions.ClientError):
+        while n < 64:
+            s3.put_object(Bucket=name, Key=f"k{n}", Body=body)
+            n += 1
+    node.cli("bucket", "set", name, "retry=10m")
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        late = [pool.submit(s3.put_object, Bucket=name, Key=f"late{i}", Body=body) for i in range(24)]
+        wait_until(lambda: sum(one.done() for one in late) == 20, what="refusals")
+        for _ in range(10):
+            assert s3.get_object(Bucket=other, Key="k")["Body"].read() == b"data"
+        refused = [one for one in late if one.done()]
+        assert len(refused) == 20
+        for one in refused:
+            error = one.exception()
+            assert error.response["Error"]["Code"] == "ServiceUnavailable" and "not in the origin yet" in str(error)
+        shaper.reset()
+        for one in late:
+            assert one in refused or one.result()
+    flushed(node, name)
+    assert len(keys_of(origin.s3(), name)) == n + 4
+
+
+def test_a_shorter_delay_holds_for_what_waits(new_node, origin):
+    """write_delay is for what waits already, too. (Without back_hurry in op_bucket_set it waits for an hour.)"""
+    node = new_node()
+    name = node.new_bucket(origin, write="back", write_delay="1h")
+    node.s3().put_object(Bucket=name, Key="k", Body=b"data")
+    node.cli("bucket", "set", name, "write_delay=0s")
+    wait_until(lambda: keys_of(origin.s3(), name) == ["k"], what="it is sent")
+
+
+def test_flush_says_why_it_waits(away):
+    """What a flush waits for, and cannot have, it says once on standard error, and goes on waiting."""
+    node, name, shaper, _ = away
+    shaper.fault("status:403", count="100000000", match="PUT")
+    node.s3().put_object(Bucket=name, Key="k", Body=b"data")
+    flush = subprocess.Popen([node.binary, "flush", "--wait", name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, "FOREBAY_SOCKET": str(node.socket_path), **node.env})
+    try:
+        line = flush.stderr.readline()
+        assert "1 failed so far" in line and name + "/k" in line, line
+        assert flush.poll() is None
+        shaper.reset()
+        out, more = flush.communicate(timeout=200)
+        assert (flush.returncode, more) == (0, "") and "0 objects" in out
+    finally:
+        flush.kill()
 
 
 def test_a_full_disk_makes_writers_wait(new_node, new_shaper, origin, tmp_path):

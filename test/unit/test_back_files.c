@@ -377,12 +377,12 @@ static void test_room_of_what_is_not_in_the_origin(void **state)
     assert_int_equal(bucket_find(f->service->buckets, SLICE_LIT("data"), &bucket, NULL), 0);
     assert_int_equal(store_disk_status(f->store, 0, &d), 0);
     uint64_t most = d.limit_bytes / 100 * BACK_WATERMARK;
-    assert_int_equal(back_wait_room(b, bucket, GIB, NULL), 0);
+    assert_int_equal(back_wait_room(b, bucket, GIB, /* may_refuse= */ true, NULL), 0);
     assert_int_equal(put_file(f, "k", 'a'), 0);
-    assert_int_equal(back_wait_room(b, bucket, most - FILE_SIZE, NULL), 0);
-    assert_int_equal(back_wait_room(b, bucket, most - FILE_SIZE + 1, NULL), -ENOSPC);
+    assert_int_equal(back_wait_room(b, bucket, most - FILE_SIZE, /* may_refuse= */ true, NULL), 0);
+    assert_int_equal(back_wait_room(b, bucket, most - FILE_SIZE + 1, /* may_refuse= */ true, NULL), -ENOSPC);
     (void)atomic_fetch_add(&b->n, BACK_KEYS_MAX);
-    assert_int_equal(back_wait_room(b, bucket, 0, NULL), -ENOSPC);
+    assert_int_equal(back_wait_room(b, bucket, 0, /* may_refuse= */ true, NULL), -ENOSPC);
     (void)atomic_fetch_sub(&b->n, BACK_KEYS_MAX);
     bucket_unref(bucket);
     flush(f);

@@ -4,6 +4,7 @@
 #include "scratch_service.h"
 
 #include "faulty_kv.h"
+#include "object/object_internal.h"
 
 #define ROOT 1
 
@@ -537,6 +538,70 @@ static void test_nothing_is_cached(void **state)
     assert_true(slice_find_slice(str.json, SLICE_LIT("\"inodes\": 1")) >= 0);
 }
 
+/* When a bucket whose objects end is walked again: after a quarter of its ttl, between one second and ten
+ * minutes, or sooner where a walk takes less than a twentieth of that. */
+static void test_when_ended_objects_are_looked_for(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t ttl_ms, took_ms, pause_ms;
+    } rows[] = {
+        {1, 0, 1000},
+        {1, 60000, 1000},
+        {4000, 60000, 1000},
+        {40000, 60000, 10000},
+        {3600000, 0, 1000},
+        {3600000, 100, 2000},
+        {3600000, 60000, 600000},
+        {2400000, 60000, 600000},
+        {2399996, 60000, 599999},
+        {UINT64_MAX, 60000, 600000},
+    };
+    struct object_service *s = calloc(1, sizeof(*s));
+    lock_init(&s->expire_lock, LOCK_LEAF);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        uint64_t ended_ns = (5000 + rows[i].took_ms) * 1000000,
+                 due_ns = ended_ns + rows[i].pause_ms * 1000000;
+        assert_true(sobject_expire_is_due(s, i + 1, rows[i].ttl_ms, 0));
+        sobject_expire_walked(s, i + 1, 5000000000, ended_ns);
+        assert_false(sobject_expire_is_due(s, i + 1, rows[i].ttl_ms, due_ns - 1));
+        assert_true(sobject_expire_is_due(s, i + 1, rows[i].ttl_ms, due_ns));
+    }
+    sobject_expire_free(s);
+    lock_fini(&s->expire_lock);
+    free(s);
+}
+
+static uint64_t count_files(struct fixture *f)
+{
+    struct wire_tree_statfs_req req = {.bucket = BUCKET};
+    struct wire_tree_statfs_rep rep = {0};
+    assert_int_equal(object_tree_statfs(f->session, &req, f->arena, &rep, &f->e), 0);
+    return rep.files;
+}
+
+/* What has ended in a bucket with a short ttl is freed in its time, whatever ttl another one has. (With one
+ * time for all of them it waits for five minutes.) */
+static void test_ended_objects_do_not_wait_for_other_buckets(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("ttl=100ms\n")};
+    struct wire_bucket_set_rep rep;
+    uint64_t empty = count_files(f);
+    assert_int_equal(make_bucket(f, SLICE_LIT("slow"), "ttl=20m\n"), 0);
+    for (int i = 0; i < 20; i++) { /* it is walked meanwhile */
+        steward_hurry(f->service->steward);
+        sys->sleep_ns(20000000);
+    }
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &rep, &f->e), 0);
+    assert_int_equal(put(f, "k", "x", NULL), 0);
+    for (int i = 0; i < 400 && count_files(f) > empty; i++) {
+        steward_hurry(f->service->steward);
+        sys->sleep_ns(50000000);
+    }
+    assert_int_equal(count_files(f), empty);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,6 +621,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_is_synced_is_durable, setup_counting, teardown),
         cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown),
         cmocka_unit_test_setup_teardown(test_ended_objects_go_in_the_last_bucket, setup_local, teardown),
+        cmocka_unit_test(test_when_ended_objects_are_looked_for),
+        cmocka_unit_test_setup_teardown(test_ended_objects_do_not_wait_for_other_buckets, setup_local,
+                                        teardown),
     };
     return cmocka_run_group_tests_name("object_scratch_objects", tests, NULL, NULL);
 }

@@ -264,6 +264,43 @@ static void test_interleaved_readers_share_the_window(void **state)
     plan_free(f.p);
 }
 
+/* A place that was not read from for 64 reads has no share of the window any more. */
+static void test_a_place_that_is_left_gives_its_share_back(void **state)
+{
+    (void)state;
+    struct file f = opened("a.tar", 10 * GIB, 0);
+    uint64_t at = 0;
+    for (; at < 64 * MIB; at += MIB)
+        reads(&f, at, MIB);
+    assert_true(reach(&f) - at > WINDOW / 2);
+    for (uint64_t i = 0; i < 3; i++)
+        reads(&f, 5 * GIB + i * MIB, MIB);
+    for (int i = 0; i < 64; i++, at += MIB) {
+        reads(&f, at, MIB);
+        assert_true(reach(&f) - at - MIB <= WINDOW / 2);
+    }
+    reads(&f, at, MIB);
+    assert_true(reach(&f) - at - MIB > WINDOW / 2);
+    plan_free(f.p);
+}
+
+/* What is ahead of a place ends with a part, the next one where the window allows it, else the one before. */
+static void test_windows_end_with_a_part(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t max_window, end; /* of 8 MiB ahead of 2 MiB */
+    } rows[] = {{WINDOW, 16 * MIB}, {14 * MIB, 16 * MIB}, {14 * MIB - 1, 8 * MIB}, {8 * MIB, 8 * MIB}};
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct file f = opened("f", 10 * GIB, 0);
+        f.max_window = rows[i].max_window;
+        reads(&f, 0, MIB);
+        reads(&f, MIB, MIB);
+        assert_int_equal(reach(&f), rows[i].end);
+        plan_free(f.p);
+    }
+}
+
 /* After three pieces at equal steps the next ones are had ahead, without what lies between them. */
 static void test_equal_steps_fetch_the_next_pieces_only(void **state)
 {
@@ -279,6 +316,26 @@ static void test_equal_steps_fetch_the_next_pieces_only(void **state)
         reads(&f, 5 * MIB + i * 16 * MIB, 64 * KIB);
     assert_int_equal(elsewhere(&f), 16 * 64 * KIB);
     plan_free(f.p);
+}
+
+/* So many pieces of a stride are had ahead as the window has room for, each with the block that it may lie
+ * across. */
+static void test_steps_fit_the_window(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t max_window;
+        unsigned steps; /* of 1 MiB */
+    } rows[] = {{WINDOW, 4}, {8 * MIB, 4}, {8 * MIB - 1, 3}, {4 * MIB, 2}, {4 * MIB - 1, 1}};
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct file f = opened("f", 10 * GIB, 0);
+        f.max_window = rows[i].max_window;
+        for (uint64_t k = 0; k < 3; k++)
+            reads(&f, 5 * MIB + k * 100 * MIB, MIB);
+        for (unsigned k = 0; k < 5; k++)
+            assert_int_equal(wants(&f, 5 * MIB + (3 + (uint64_t)k) * 100 * MIB, MIB), k < rows[i].steps);
+        plan_free(f.p);
+    }
 }
 
 /* Pieces that are themselves read in several reads are foretold in their whole length, and not beyond it. */
@@ -338,6 +395,30 @@ static void test_backward_reader_has_what_lies_before(void **state)
     assert_true(f.w.n >= 2);
     assert_int_equal(f.w.range[1].end, 5 * GIB - 8 * 64 * KIB);
     assert_true(elsewhere(&f) >= PLAN_WINDOW_BYTES - MIB);
+    plan_free(f.p);
+}
+
+/* Twice is chance: the third read that ends where the last one began has what lies before it, and only then
+ * may there be gaps of up to a MiB between them. */
+static void test_backward_is_sure_at_the_third_read(void **state)
+{
+    (void)state;
+    struct file f = opened("f", 10 * GIB, 5 * GIB);
+    for (uint64_t i = 0; i < 3; i++) {
+        reads(&f, 5 * GIB - i * 64 * KIB, 64 * KIB);
+        assert_true(f.w.n == 1 && !knows(&f, PLAN_BACKWARD));
+    }
+    reads(&f, 5 * GIB - 3 * 64 * KIB, 64 * KIB);
+    assert_true(f.w.n > 1 && knows(&f, PLAN_BACKWARD));
+    reads(&f, 5 * GIB - 1100 * KIB, 64 * KIB); /* 844 KiB before it */
+    assert_true(f.w.n > 1);
+    assert_int_equal(f.w.range[1].end, 5 * GIB - 1100 * KIB);
+    plan_free(f.p);
+    f = opened("f", 10 * GIB, 5 * GIB);
+    for (uint64_t i = 0; i < 3; i++)
+        reads(&f, 5 * GIB - i * 64 * KIB, 64 * KIB);
+    reads(&f, 5 * GIB - 400 * KIB, 64 * KIB); /* 208 KiB before it: another place */
+    assert_true(f.w.n == 1 && !knows(&f, PLAN_BACKWARD));
     plan_free(f.p);
 }
 
@@ -624,11 +705,15 @@ int main(void)
         cmocka_unit_test(test_rest_of_a_divided_read_is_no_pattern),
         cmocka_unit_test(test_jump_has_no_window_and_coming_back_has),
         cmocka_unit_test(test_interleaved_readers_share_the_window),
+        cmocka_unit_test(test_a_place_that_is_left_gives_its_share_back),
+        cmocka_unit_test(test_windows_end_with_a_part),
         cmocka_unit_test(test_equal_steps_fetch_the_next_pieces_only),
+        cmocka_unit_test(test_steps_fit_the_window),
         cmocka_unit_test(test_pieces_of_a_stride_have_their_length),
         cmocka_unit_test(test_interleaved_strides_are_recognised),
         cmocka_unit_test(test_steps_end_with_the_file),
         cmocka_unit_test(test_backward_reader_has_what_lies_before),
+        cmocka_unit_test(test_backward_is_sure_at_the_third_read),
         cmocka_unit_test(test_touched_tensors_are_fetched_and_then_the_file),
         cmocka_unit_test(test_members_are_fetched_whole_and_alone),
         cmocka_unit_test(test_columns_are_fetched_ahead),

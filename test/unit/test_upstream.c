@@ -223,6 +223,36 @@ static void test_who_asks_nothing_pays_nothing(void **state)
     clock_sys_stop();
 }
 
+static ssize_t give_zeros(void *arg, void *p, size_t n, uint64_t offset)
+{
+    (void)arg, (void)offset;
+    memset(p, 0, n);
+    return (ssize_t)n;
+}
+
+/* A put that takes no place is a request all the same: it waits until nothing is owed, and is paid for.
+ * (Without upstream_enter_slowly in put() it passes by the limit.) */
+static void test_slow_puts_are_paid_for(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("limit.origin-requests=2\n");
+    atomic_bool cancel = false;
+    const struct origin_put p = {.key = SLICE_LIT("k"), .cancel = &cancel};
+    const struct origin_body body = {.size_bytes = 10, .read = give_zeros};
+    struct origin_attr attr;
+    assert_int_equal(upstream_put_slowly(f->u, &p, &body, f->arena, &attr, NULL), 0);
+    assert_false(upstream_has_place(f->u, /* ahead= */ false));
+    assert_int_equal(f->u->running, 0);
+    atomic_store(&cancel, true);
+    assert_int_equal(upstream_put_slowly(f->u, &p, &body, f->arena, &attr, NULL), -ECANCELED);
+    atomic_store(&cancel, false);
+    clock_sys_advance(500000000);
+    assert_int_equal(upstream_put_slowly(f->u, &p, &body, f->arena, &attr, NULL), 0);
+    drop(f);
+    clock_sys_stop();
+}
+
 /* A cancelled retry sleeps no longer than it takes to notice. */
 static void test_cancelled_retry_ends(void **state)
 {
@@ -489,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_conditional_removal_with_a_lost_answer_has_happened),
         cmocka_unit_test(test_limits_end_when_the_node_stops),
         cmocka_unit_test(test_who_asks_nothing_pays_nothing),
+        cmocka_unit_test(test_slow_puts_are_paid_for),
         cmocka_unit_test(test_cancelled_retry_ends),
         cmocka_unit_test(test_concurrency_stays_within_its_limit),
         cmocka_unit_test(test_an_origin_is_asked_by_many_at_once),

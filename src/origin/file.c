@@ -76,7 +76,8 @@ int file_error(struct err *e, int error, const char *what, struct slice key)
     }
     const char *text =
         error == -EXDEV || error == -ELOOP ? "a symbolic link leads out of the directory" : err_text(error);
-    return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key), text);
+    (void)err_set(e, class, "%s", text);
+    return err_prefix(e, class, "%s " SLICE_FMT, what, SLICE_ARG(key));
 }
 
 /* What is left of a share that is not mounted is an empty directory of another file system: what is written

@@ -94,12 +94,12 @@ int nfs_error(const struct nfs_conn *c, struct err *e, int error, const char *wh
     if (error == -ECANCELED)
         return err_set(e, error, "canceled");
     if (error == -ETIMEDOUT)
-        return err_set(e, error, "%s " SLICE_FMT ": no answer for %" PRIu64 " ms", what, SLICE_ARG(key),
-                       c->timeout_ms);
-    if (class == ERR_ORIGIN_DOWN && error != -ESTALE)
-        return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key),
-                       c->words[0] ? c->words : "the connection failed");
-    return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key), err_text(error));
+        (void)err_set(e, error, "no answer for %" PRIu64 " ms", quit_patience_ms(c->timeout_ms));
+    else if (class == ERR_ORIGIN_DOWN && error != -ESTALE)
+        (void)err_set(e, class, "%s", c->words[0] ? c->words : "the connection failed");
+    else
+        (void)err_set(e, class, "%s", err_text(error));
+    return err_prefix(e, class, "%s " SLICE_FMT, what, SLICE_ARG(key));
 }
 
 /* Whether a session may be used after this answer. */

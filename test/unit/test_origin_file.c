@@ -809,6 +809,40 @@ static void touch_in(int dir, char c, size_t n, bool is_dir)
     (void)close(fd);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define WORKER_STACK (8 * 256 * KIB) /* as server/front_workers.c has it */
+#else
+#define WORKER_STACK (256 * KIB)
+#endif
+
+static void *list_deep(void *arg)
+{
+    list_all("", 0, 1000, NULL, arg);
+    return NULL;
+}
+
+/* A tree of as many directories as a key has room for is listed on the stack of a thread of the node. (With
+ * `past` and what stat says on the stack of walk_dir it ends the program.) */
+static void test_a_deep_tree_fits_a_small_stack(void **state)
+{
+    char key[ORIGIN_KEY_MAX_BYTES + 1] = "", path[ORIGIN_KEY_MAX_BYTES + 2];
+    struct origin_attr attr;
+    struct buf _cleanup_buf_ got = BUF_INIT(64 * KIB);
+    pthread_attr_t small;
+    pthread_t t;
+    while (strlen(key) + 3 < sizeof(key))
+        memcpy(key + strlen(key), "d/", 3);
+    memcpy(key + strlen(key), "f", 2);
+    assert_int_equal(put(key, 10, &attr), 0);
+    assert_int_equal(pthread_attr_init(&small), 0);
+    assert_int_equal(pthread_attr_setstacksize(&small, WORKER_STACK), 0);
+    assert_int_equal(pthread_create(&t, &small, list_deep, &got), 0);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    (void)pthread_attr_destroy(&small);
+    (void)snprintf(path, sizeof(path), "%s\n", key);
+    assert_string_equal(got.p, path);
+}
+
 /* For a job names that no key can have are listed as how they begin, in the order of all, once, whatever the
  * size of pages; nobody else sees them. (With them left out in `scan` the job takes the listing for whole.)
  */
@@ -955,6 +989,7 @@ int main(void)
         TEST(test_list_denied),
         TEST(test_list_cannot_look),
         TEST(test_list_longest_key),
+        TEST(test_a_deep_tree_fits_a_small_stack),
         TEST(test_names_longer_than_any_key),
         TEST(test_directories),
         TEST(test_create_race),

@@ -250,7 +250,7 @@ int jobs_add_keys(struct jobs *j, uint64_t id, struct slice keys, struct err *e)
     struct job *job = jobs_find_locked(j, id);
     if (!job)
         return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", id);
-    if (!job->record.spec.listed || job->record.state != JOB_PAUSED || job->active)
+    if (!job->record.list_comes || job->record.state != JOB_PAUSED)
         return err_set(e, -EINVAL, "job %" PRIu64 " does not wait for a list", id);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int r = 0;

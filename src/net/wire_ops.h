@@ -383,7 +383,7 @@
 /* One job as a JSON object. `final`: 1 when it has ended. */
 #define WIRE_REQ_job_get(F) F(u64, id)
 #define WIRE_REP_job_get(F) F(str, json) F(u32, final)
-/* action: pause, resume, cancel, retry or rm. */
+/* action: pause, resume, listed, cancel, retry or rm. */
 #define WIRE_REQ_job_change(F) F(u64, id) F(str, action)
 #define WIRE_REP_job_change(F)
 /* Objects that failed, by key after `after`, at most 1000: `json` is an array of {key, code, reason}; `next`
@@ -391,7 +391,7 @@
 #define WIRE_REQ_job_errors(F) F(u64, id) F(str, after)
 #define WIRE_REP_job_errors(F) F(str, json) F(str, next) F(u32, truncated)
 /* Keys for a job that was started with `listed` in its spec and waits, paused: each ended by a newline, at
- * most 4 MiB together. JOB_CHANGE with resume begins it. */
+ * most 4 MiB together. JOB_CHANGE with listed begins it. */
 #define WIRE_REQ_job_keys(F) F(u64, id) F(str, keys)
 #define WIRE_REP_job_keys(F)
 /* As JOB_GET, once the job has ended, or after timeout_ms, of which at most 1000 count; earlier where many

@@ -496,13 +496,15 @@ static struct source_open over(struct run *r)
 {
     struct job_record *rec = &r->job->record;
     bool sweep = rec->phase == JOB_SWEEP, again = rec->phase == JOB_AGAIN;
+    bool copies = r->kind->target != KIND_NOWHERE; /* what is not copied is told */
     return (struct source_open){.session = r->jobs->session,
                                 .bucket = sweep ? r->ends.target_bucket : r->ends.source_bucket,
                                 .prefix = sweep ? r->ends.target_prefix : r->ends.source_prefix,
                                 .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
                                 .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
                                 .id = rec->id,
-                                .flags = r->ends.modes ? WIRE_MODES : 0,
+                                .flags =
+                                    (r->ends.modes ? WIRE_MODES : 0) | (copies && !sweep ? WIRE_UNFIT : 0),
                                 .errors = again,
                                 .stat = !again && filter_needs_attributes(r->filter)};
 }

@@ -332,7 +332,6 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
     struct err local = {0};
     struct origin_list asked = *l;
     asked.directories = o->posix && o->of_job;
-    asked.unfit = o->of_job;
     uint64_t started_ns = sys->mono_ns();
     int r = o->ops->list(o, &asked, a, ret, &local);
     /* Callers ask until there is no more. */

@@ -204,7 +204,7 @@ struct origin_list {
     struct slice token; /* the origin's own continuation from the page before; empty at first */
     uint32_t max;       /* most entries, at most 1000 */
     bool directories;   /* set by origin_list: directories are entries also when they are not empty */
-    bool unfit;         /* set by origin_list: names that no key can have are entries, see below */
+    bool unfit;         /* names that no key can have are entries, see below */
 };
 
 /* The ETag of an entry that stands for names longer than any key, in listings for jobs, which tell of them:

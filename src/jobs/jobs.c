@@ -356,15 +356,22 @@ int jobs_open(struct object_service *objects, struct kv *control, const struct s
     return 0;
 }
 
+void jobs_stop(struct jobs *j)
+{
+    assert(j->magic == JOBS_MAGIC);
+    LOCK_SCOPE(&j->lock);
+    j->closing = true;
+    for (struct job *job = j->first; job; job = job->next)
+        atomic_store(&job->stop, true);
+    cond_broadcast(&j->ended);
+}
+
 void jobs_close(struct jobs *j)
 {
     if (!j)
         return;
-    assert(j->magic == JOBS_MAGIC);
+    jobs_stop(j);
     lock_take(&j->lock);
-    j->closing = true;
-    for (struct job *job = j->first; job; job = job->next)
-        atomic_store(&job->stop, true);
     while (j->running > 0)
         cond_wait(&j->ended, &j->lock);
     lock_drop(&j->lock);

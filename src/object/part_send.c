@@ -28,6 +28,7 @@ struct part_send {
     uint32_t number;
     uint64_t size, cap;
     char *ring;
+    const struct quit *quit; /* of who sends it: the session's, which outlives it */
     atomic_bool cancel;
     pthread_t thread;
     bool started, joined;
@@ -95,6 +96,7 @@ static void *sender_main(void *arg)
     struct part_send *p = CAST_MAGIC(part_send, arg, MAGIC);
     char etag[ORIGIN_ETAG_MAX + 1] = "";
     struct err e = {0};
+    (void)quit_use(p->quit);
     int r = send_part(p, etag, &e);
     LOCK_SCOPE(&p->lock);
     memcpy(p->etag, etag, sizeof(etag));
@@ -178,6 +180,7 @@ int part_send_new(struct object_service *s, struct upstream *u, struct slice key
     p->magic = MAGIC;
     p->service = s;
     p->upstream = upstream_ref(u);
+    p->quit = quit_here();
     p->key = slice_dup(key);
     p->origin_id = slice_dup(origin_id);
     p->number = number;

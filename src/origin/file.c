@@ -27,6 +27,7 @@
 #include "origin/file_internal.h"
 
 #include "base/id.h"
+#include "base/quit.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -266,7 +267,7 @@ static int pump(int fd, const struct origin_get *g, uint64_t end, const struct o
     if (!piece)
         return err_set(e, -ENOMEM, "no memory to read");
     for (uint64_t at = g->offset; at < end;) {
-        if (g->cancel && atomic_load(g->cancel))
+        if ((g->cancel && atomic_load(g->cancel)) || quit_is_now())
             return err_set(e, -ECANCELED, "canceled");
         ssize_t n = sys->pread(fd, piece, MIN(end - at, (uint64_t)FILE_PIECE_BYTES), at);
         if (n < 0)

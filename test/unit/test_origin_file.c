@@ -231,19 +231,34 @@ static void test_mount_points_of_fstab(void **state)
         assert_int_equal(file_is_in_fstab(slice_str(text), slice_str(rows[i].path)), rows[i].is);
 }
 
+static atomic_bool node_stops;
+static unsigned n_read;
+
+static ssize_t stop_while_reading(int fd, void *p, size_t n, uint64_t offset)
+{
+    atomic_store(&node_stops, true);
+    n_read++;
+    return sys_real.pread(fd, p, n, offset);
+}
+
 /* A copy is given up when the node stops, and leaves nothing. */
 static void test_copy_of_a_node_that_stops(void **state)
 {
     struct origin_attr attr;
+    struct sys table = sys_real;
     SINK(s);
-    atomic_bool stop = true;
-    assert_int_equal(put("from", 100000, &attr), 0);
-    T.origin->stop = &stop;
+    assert_int_equal(put("from", 2000000, &attr), 0);
+    atomic_store(&node_stops, false);
+    T.origin->stop = &node_stops;
+    table.pread = stop_while_reading;
+    sys = &table;
     assert_int_equal(
         origin_copy(T.origin, SLICE_LIT("from"), SLICE_LIT("to"), SLICE_NULL, T.arena, &attr, &T.err),
         -ECANCELED);
+    sys = &sys_real;
+    assert_int_equal(n_read, 1);
+    atomic_store(&node_stops, false);
     assert_int_equal(get(SLICE_LIT("to"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
-    atomic_store(&stop, false);
     assert_int_equal(
         origin_copy(T.origin, SLICE_LIT("from"), SLICE_LIT("to"), SLICE_NULL, T.arena, &attr, &T.err), 0);
     T.origin->stop = NULL;

@@ -31,7 +31,8 @@
     X(idle_timeout, DURATION, "idle-timeout", "TIME", "10m", 1000, 86400000, NULL, true,                     \
       "idle connections are closed after this time")                                                         \
     X(drain_timeout, DURATION, "drain-timeout", "TIME", "20s", 0, 3600000, NULL, true,                       \
-      "SIGTERM: time given to running requests")                                                             \
+      "SIGTERM: time given to running requests; those that wait for an origin which says nothing for three " \
+      "seconds are answered sooner")                                                                         \
     X(flush_interval, DURATION, "flush-interval", "TIME", "30s", 100, 600000, NULL, false,                   \
       "how often cached data is made safe against power loss")                                               \
     X(scrub_rate, SIZE, "scrub-rate", "SIZE", "0", 0, 0, NULL, false,                                        \

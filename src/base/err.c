@@ -5,11 +5,13 @@
  *  1. The text of a struct err is always NUL-terminated and never longer than ERR_TEXT_MAX - 1 bytes.
  *  2. A code that is set is negative; 0 would read as success further up.
  *
- * Failure modes: none; a text that does not fit is cut at the end.
+ * Failure modes: none; a text that does not fit is cut at the end, or before the reason that stands there.
  */
 #include "base/err.h"
 
 #include <string.h>
+
+#define CUT_LEAST 80 /* bytes of a text that are left when it is cut for what stands behind it */
 
 static void PRINTF_LIKE(5, 0)
     set_text(struct err *e, int code, const char *file, int line, const char *fmt, va_list ap)
@@ -19,6 +21,19 @@ static void PRINTF_LIKE(5, 0)
     e->line = line;
     if (vsnprintf(e->text, sizeof(e->text), fmt, ap) < 0)
         e->text[0] = '\0';
+}
+
+/* ": why" behind a text of ERR_TEXT_MAX bytes, or the bare reason. A text that leaves no room for it, as the
+ * name of something may be, is cut: what is wrong with it matters more. */
+static void put_behind(char *text, const char *why)
+{
+    size_t n = strlen(text), room = ERR_TEXT_MAX - 1, behind = strlen(": ") + strlen(why);
+    size_t most = MAX(room - MIN(room, behind), (size_t)CUT_LEAST);
+    if (n > most) {
+        n = most;
+        memcpy(text + n - strlen("..."), "...", strlen("..."));
+    }
+    (void)snprintf(text + n, ERR_TEXT_MAX - n, "%s%s", n ? ": " : "", why);
 }
 
 int err_set_at(struct err *e, int code, const char *file, int line, const char *fmt, ...)
@@ -41,8 +56,7 @@ int err_errno_at(struct err *e, int code, const char *file, int line, const char
         va_start(ap, fmt);
         set_text(e, code, file, line, fmt, ap);
         va_end(ap);
-        size_t n = strlen(e->text);
-        (void)snprintf(e->text + n, sizeof(e->text) - n, "%s%s", n ? ": " : "", err_text(code));
+        put_behind(e->text, err_text(code));
     }
     return code;
 }
@@ -58,14 +72,7 @@ int err_prefix(struct err *e, int code, const char *fmt, ...)
     va_end(ap);
     if (n < 0)
         return code;
-    const char *parts[] = {": ", e->text[0] ? e->text : err_text(code)};
-    size_t used = MIN((size_t)n, sizeof(text) - 1);
-    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
-        size_t len = MIN(strlen(parts[i]), sizeof(text) - 1 - used);
-        memcpy(text + used, parts[i], len);
-        used += len;
-    }
-    text[used] = '\0';
+    put_behind(text, e->text[0] ? e->text : err_text(code));
     memcpy(e->text, text, sizeof(text));
     if (e->code == 0)
         e->code = code;

@@ -68,7 +68,8 @@ int err_set_at(struct err *e, int code, const char *file, int line, const char *
 #define err_errno(e, code, ...) err_errno_at((e), (code), __FILE__, __LINE__, __VA_ARGS__)
 int err_errno_at(struct err *e, int code, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(5, 6);
 
-/* Puts "prefix: " before the text that is there and returns `code` unchanged. `e` may be NULL. */
+/* Puts "prefix: ", cut where that is needed, before the text that is there and returns `code` unchanged. `e`
+ * may be NULL. */
 int err_prefix(struct err *e, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Text of a code alone, never NULL; static storage. */

@@ -201,7 +201,7 @@ static int bring_list(struct client *c, uint64_t id, const char *path, struct er
 {
     int r = send_list(c, id, path, e);
     if (r == 0)
-        return job_change(c, id, "resume", e);
+        return job_change(c, id, "listed", e);
     (void)job_change(c, id, "cancel", NULL);
     (void)job_change(c, id, "rm", NULL);
     return r;

@@ -10,6 +10,7 @@
 #define RECORD_HEAD "forebay job 1\n"
 #define PLAIN_HEAD  "set="
 #define MODES_LOST  "modes_lost"
+#define LIST_COMES  "list_comes"
 #define SEALED_HEAD "set@1="
 #define NO          JOB_N_STATES
 
@@ -38,15 +39,15 @@ bool job_state_is_final(enum job_state s)
 int job_next_state(enum job_state s, enum job_event ev, enum job_state *ret)
 {
     static const unsigned char next[JOB_N_STATES][JOB_N_EVENTS] = {
-        /* BEGIN, PAUSE, RESUME, CANCEL, RETRY, FINISH, FINISH_PARTLY, FAIL, INTERRUPT */
-        [JOB_QUEUED] = {JOB_RUNNING, JOB_PAUSED, NO, JOB_CANCELLED, NO, NO, NO, NO, JOB_QUEUED},
-        [JOB_RUNNING] = {NO, JOB_PAUSED, NO, JOB_CANCELLED, NO, JOB_DONE, JOB_PARTIAL, JOB_FAILED,
+        /* BEGIN, PAUSE, RESUME, LISTED, CANCEL, RETRY, FINISH, FINISH_PARTLY, FAIL, INTERRUPT */
+        [JOB_QUEUED] = {JOB_RUNNING, JOB_PAUSED, NO, NO, JOB_CANCELLED, NO, NO, NO, NO, JOB_QUEUED},
+        [JOB_RUNNING] = {NO, JOB_PAUSED, NO, NO, JOB_CANCELLED, NO, JOB_DONE, JOB_PARTIAL, JOB_FAILED,
                          JOB_QUEUED},
-        [JOB_PAUSED] = {NO, JOB_PAUSED, JOB_QUEUED, JOB_CANCELLED, NO, NO, NO, NO, JOB_PAUSED},
-        [JOB_DONE] = {NO, NO, NO, NO, NO, NO, NO, NO, JOB_DONE},
-        [JOB_PARTIAL] = {NO, NO, NO, NO, JOB_QUEUED, NO, NO, NO, JOB_PARTIAL},
-        [JOB_FAILED] = {NO, NO, JOB_QUEUED, JOB_CANCELLED, JOB_QUEUED, NO, NO, NO, JOB_FAILED},
-        [JOB_CANCELLED] = {NO, NO, NO, JOB_CANCELLED, NO, NO, NO, NO, JOB_CANCELLED},
+        [JOB_PAUSED] = {NO, JOB_PAUSED, JOB_QUEUED, JOB_QUEUED, JOB_CANCELLED, NO, NO, NO, NO, JOB_PAUSED},
+        [JOB_DONE] = {NO, NO, NO, NO, NO, NO, NO, NO, NO, JOB_DONE},
+        [JOB_PARTIAL] = {NO, NO, NO, NO, NO, JOB_QUEUED, NO, NO, NO, JOB_PARTIAL},
+        [JOB_FAILED] = {NO, NO, JOB_QUEUED, NO, JOB_CANCELLED, JOB_QUEUED, NO, NO, NO, JOB_FAILED},
+        [JOB_CANCELLED] = {NO, NO, NO, NO, JOB_CANCELLED, NO, NO, NO, NO, JOB_CANCELLED},
     };
     assert(s < JOB_N_STATES && ev < JOB_N_EVENTS);
     if (next[s][ev] == NO)
@@ -161,6 +162,8 @@ int job_record_encode(const struct job_record *rec, const struct seal *seal, str
 #undef X
     if (r == 0 && rec->modes_lost > 0)
         r = put_u64(b, MODES_LOST, rec->modes_lost);
+    if (r == 0 && rec->list_comes > 0)
+        r = put_u64(b, LIST_COMES, rec->list_comes);
     r = r < 0 ? r : buf_char(b, '\n');
     _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES);
     if (r == 0 && (r = job_spec_encode(&rec->spec, &spec, e)) < 0)
@@ -194,6 +197,16 @@ static int field(struct slice *s, const char *name, struct slice *ret)
     return slice_eq_str(key, name) ? 0 : -EINVAL;
 }
 
+/* A number whose line may be missing. */
+static int optional(struct slice *s, const char *name, uint64_t *ret)
+{
+    struct slice v;
+    if (!slice_starts(*s, slice_str(name)))
+        return 0;
+    int r = field(s, name, &v);
+    return r < 0 ? r : get_u64(v, ret);
+}
+
 int job_record_decode(struct slice value, const struct seal *seal, struct job_record *rec, struct err *e)
 {
     if (!slice_starts(value, SLICE_LIT(RECORD_HEAD)))
@@ -205,10 +218,8 @@ int job_record_decode(struct slice value, const struct seal *seal, struct job_re
     r = r < 0 ? r : get_##type(v, &rec->name);
     JOB_FIELDS(X)
 #undef X
-    if (r == 0 && slice_starts(rest, SLICE_LIT(MODES_LOST))) {
-        r = field(&rest, MODES_LOST, &v);
-        r = r < 0 ? r : get_u64(v, &rec->modes_lost);
-    }
+    r = r < 0 ? r : optional(&rest, MODES_LOST, &rec->modes_lost);
+    r = r < 0 ? r : optional(&rest, LIST_COMES, &rec->list_comes);
     bool ends = slice_starts(rest, SLICE_LIT("\n"));
     if (r < 0 || !ends || rec->state >= JOB_N_STATES || rec->phase >= JOB_N_PHASES)
         return err_set(e, ERR_CORRUPT, "record of a job is damaged");

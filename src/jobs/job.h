@@ -11,7 +11,8 @@
  * | key      | value                                                                                  |
  * | -------- | -------------------------------------------------------------------------------------- |
  * | j/r/ID   | the record, text: "forebay job 1\n", the fields of JOB_FIELDS in order as              |
- * |          | "name=value\n", "modes_lost=N\n" unless that is 0, an empty line, the spec as          |
+ * |          | "name=value\n", "modes_lost=N\n" unless that is 0, "list_comes=1\n" while its list     |
+ * |          | comes, an empty line, the spec as                                                      |
  * |          | net/job_spec.h writes it. Numbers are                                                  |
  * |          | decimal; texts are percent-encoded (RFC 3986). Lines "set=VALUE" of the spec, which may |
  * |          | hold secrets, are "set@1=SEALED" instead (namespace/seal.h) where there is a key to    |
@@ -52,6 +53,7 @@ enum job_state {
     X(BEGIN, NULL)         /* a place among the running ones */                                              \
     X(PAUSE, "pause")      /* keeps its place in the walk */                                                 \
     X(RESUME, "resume")    /* goes on: a paused one, or one that failed as a whole */                        \
+    X(LISTED, "listed")    /* its list has come whole */                                                     \
     X(CANCEL, "cancel")    /* for good */                                                                    \
     X(RETRY, "retry")      /* works on its failed objects again */                                           \
     X(FINISH, NULL)        /* every object settled, none failed */                                           \
@@ -107,6 +109,7 @@ struct job_record {
     JOB_FIELDS(X)
 #undef X
     uint64_t modes_lost; /* objects whose mode or owner is another one at the target; counted in done too */
+    uint64_t list_comes; /* 1: keys of its list are still to come, so that it is paused and cannot go on */
     struct job_spec spec;
 };
 

@@ -250,7 +250,7 @@ int jobs_add_keys(struct jobs *j, uint64_t id, struct slice keys, struct err *e)
     struct job *job = jobs_find_locked(j, id);
     if (!job)
         return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", id);
-    if (!job->record.spec.listed || job->record.state != JOB_PAUSED || job->active)
+    if (!job->record.list_comes || job->record.state != JOB_PAUSED)
         return err_set(e, -EINVAL, "job %" PRIu64 " does not wait for a list", id);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int r = 0;
@@ -356,15 +356,22 @@ int jobs_open(struct object_service *objects, struct kv *control, const struct s
     return 0;
 }
 
+void jobs_stop(struct jobs *j)
+{
+    assert(j->magic == JOBS_MAGIC);
+    LOCK_SCOPE(&j->lock);
+    j->closing = true;
+    for (struct job *job = j->first; job; job = job->next)
+        atomic_store(&job->stop, true);
+    cond_broadcast(&j->ended);
+}
+
 void jobs_close(struct jobs *j)
 {
     if (!j)
         return;
-    assert(j->magic == JOBS_MAGIC);
+    jobs_stop(j);
     lock_take(&j->lock);
-    j->closing = true;
-    for (struct job *job = j->first; job; job = job->next)
-        atomic_store(&job->stop, true);
     while (j->running > 0)
         cond_wait(&j->ended, &j->lock);
     lock_drop(&j->lock);

@@ -17,6 +17,8 @@ struct jobs;
  * for the operations JOB_* of `objects`, which must live longer, as must `seal` (object.h; NULL as there). */
 int jobs_open(struct object_service *objects, struct kv *control, const struct seal *seal, struct jobs **ret,
               struct err *e);
-/* Stops what runs (it goes on at the next start) and waits for it. No JOB_* operation may run any more. */
+/* Tells what runs to stop; it goes on at the next start. None begins any more. */
+void jobs_stop(struct jobs *j);
+/* The same, and waits for it. No JOB_* operation may run any more. */
 void jobs_close(struct jobs *j);
 DEFINE_CLEANUP(struct jobs, jobs_close)

@@ -82,7 +82,8 @@ int jobs_remove(struct jobs *j, uint64_t id, struct err *e);
 /* ---- manifest.c ---- */
 struct ends;
 /* Writes down at the target what the job exported or imported so far (docs/DATA.md has the form). */
-int manifest_write(struct jobs *j, const struct job_record *r, const struct ends *x, struct err *e);
+int manifest_write(struct jobs *j, struct object_session *session, const struct job_record *r,
+                   const struct ends *x, struct err *e);
 /* Whether a key is that of a manifest, which no import takes for data. */
 bool manifest_is(struct slice key);
 

@@ -18,6 +18,7 @@
 #define TEXT_MAX_BYTES (16 * KIB)
 #define WAIT_MAX_MS    1000
 #define WAITERS_MAX    16 /* each has a thread of the node; who comes then is answered at once */
+#define LIST_COMES     "its list has not come whole"
 
 /* ---- start ---- */
 
@@ -155,8 +156,11 @@ static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct
         k = check_record(j, &r, e);
     if (k == 0)
         k = before(j, &r, a, e);
-    if (k == 0 && r.spec.listed) /* until its keys have come */
+    if (k == 0 && r.spec.listed) { /* until its keys have come */
         r.state = JOB_PAUSED;
+        r.list_comes = 1;
+        job_set_text(&r.reason, SLICE_LIT(LIST_COMES));
+    }
     if (k == 0)
         k = jobs_add(j, &r, &rep->id, e);
     job_record_fini(&r);
@@ -308,8 +312,10 @@ static void apply_event(struct job_record *r, enum job_event ev, enum job_state 
         r->phase = JOB_AGAIN;
         job_set_text(&r->cursor, SLICE_NULL);
     }
-    if (ev == JOB_ON_RESUME || ev == JOB_ON_RETRY)
+    if (ev == JOB_ON_RESUME || ev == JOB_ON_RETRY || ev == JOB_ON_LISTED)
         job_set_text(&r->reason, SLICE_NULL);
+    if (ev == JOB_ON_LISTED)
+        r->list_comes = 0;
     r->ended_ns = job_state_is_final(next) ? sys->real_ns() : 0;
 }
 
@@ -326,10 +332,17 @@ static int op_change(struct jobs *j, const struct wire_job_change_req *req, stru
         return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", req->id);
     struct job_record *r = &job->record;
     enum job_state next, before = (enum job_state)r->state;
+    if (ev == JOB_ON_LISTED && r->spec.listed && !r->list_comes) /* it was heard before */
+        return 0;
     if (job_next_state(before, ev, &next) < 0)
         return err_set(e, -EINVAL, "job %" PRIu64 " is %s: " SLICE_FMT " makes no sense", req->id,
                        job_state_name(before), SLICE_ARG(req->action));
-    uint64_t phase = r->phase, ended_ns = r->ended_ns;
+    if (ev == JOB_ON_RESUME && r->list_comes)
+        return err_set(e, -EINVAL,
+                       "job %" PRIu64 ": " LIST_COMES ": the command that sent it has ended, or is still "
+                       "at it; cancel the job and start it again",
+                       req->id);
+    uint64_t phase = r->phase, ended_ns = r->ended_ns, list_comes = r->list_comes;
     _cleanup_free_ char *cursor = slice_dup(slice_str(r->cursor)), *reason = slice_dup(slice_str(r->reason));
     apply_event(r, ev, next);
     int k = jobs_commit_state_locked(j, job, e);
@@ -337,6 +350,7 @@ static int op_change(struct jobs *j, const struct wire_job_change_req *req, stru
         r->state = before;
         r->phase = phase;
         r->ended_ns = ended_ns;
+        r->list_comes = list_comes;
         job_set_text(&r->cursor, slice_str(cursor));
         job_set_text(&r->reason, slice_str(reason));
         return k;

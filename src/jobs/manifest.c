@@ -21,6 +21,7 @@
 
 struct manifest {
     struct jobs *jobs;
+    struct object_session *session;
     struct arena *arena;
     uint64_t handle, at;
     struct buf piece;
@@ -39,7 +40,7 @@ static int flush(struct manifest *m, struct err *e)
     struct wire_put_write_req req = {.handle = m->handle, .offset = m->at, .data = buf_view(&m->piece)};
     struct wire_put_write_rep rep;
     arena_clear(m->arena);
-    int r = m->piece.n > 0 ? object_put_write(m->jobs->session, &req, m->arena, &rep, e) : 0;
+    int r = m->piece.n > 0 ? object_put_write(m->session, &req, m->arena, &rep, e) : 0;
     m->at += m->piece.n;
     buf_clear(&m->piece);
     return r;
@@ -85,7 +86,8 @@ static void stamp(uint64_t real_ns, char ret[32])
     ret[n] = '\0';
 }
 
-int manifest_write(struct jobs *j, const struct job_record *rec, const struct ends *x, struct err *e)
+int manifest_write(struct jobs *j, struct object_session *session, const struct job_record *rec,
+                   const struct ends *x, struct err *e)
 {
     char when[32];
     stamp(rec->created_ns, when);
@@ -95,14 +97,15 @@ int manifest_write(struct jobs *j, const struct job_record *rec, const struct en
     if (asprintf(&name, SLICE_FMT "%s.forebay-%s-%s-%" PRIu64 ".tsv", SLICE_ARG(x->target_prefix), slash,
                  rec->kind, when, rec->id) < 0)
         abort();
-    struct manifest m = {.jobs = j, .arena = a, .piece = BUF_INIT(PIECE_BYTES + LINE_MAX)};
+    struct manifest m = {
+        .jobs = j, .session = session, .arena = a, .piece = BUF_INIT(PIECE_BYTES + LINE_MAX)};
     struct wire_put_open_req open = {.bucket = x->target_bucket,
                                      .key = slice_str(name),
                                      .size = UINT64_MAX,
                                      .content_type = SLICE_LIT("text/tab-separated-values"),
                                      .via = WIRE_VIA_API};
     struct wire_put_open_rep to;
-    int r = object_put_open(j->session, &open, a, &to, e);
+    int r = object_put_open(session, &open, a, &to, e);
     if (r < 0)
         return err_prefix(e, r, "manifest");
     m.handle = to.handle;
@@ -111,12 +114,12 @@ int manifest_write(struct jobs *j, const struct job_record *rec, const struct en
     if (r == 0) {
         struct wire_put_commit_req commit = {.handle = m.handle, .size = m.at};
         struct wire_put_commit_rep done;
-        r = object_put_commit(j->session, &commit, a, &done, e);
+        r = object_put_commit(session, &commit, a, &done, e);
     }
     if (r < 0) {
         struct wire_put_abort_req abort_req = {.handle = m.handle};
         struct wire_put_abort_rep aborted;
-        (void)object_put_abort(j->session, &abort_req, a, &aborted, NULL);
+        (void)object_put_abort(session, &abort_req, a, &aborted, NULL);
         return err_prefix(e, r, "manifest");
     }
     return 0;

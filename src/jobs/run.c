@@ -62,6 +62,7 @@ struct item {
 struct run {
     struct jobs *jobs;
     struct job *job;
+    struct object_session *session; /* the job's own: what it waits for ends with job->stop */
     const struct kind *kind;
     struct filter *filter;
     struct ends ends;
@@ -144,7 +145,7 @@ static int ask_item(struct run *r, const struct item *it, struct arena *a, struc
                                 .key = slice_of(it->key, it->key_n),
                                 .flags = WIRE_FRESH | (r->ends.modes ? WIRE_MODES : 0)};
     struct wire_stat_rep rep;
-    int k = object_stat(r->jobs->session, &req, a, &rep, e);
+    int k = object_stat(r->session, &req, a, &rep, e);
     if (k < 0)
         return k;
     return filter_match(r->filter, req.key, rep.attr.size_bytes, rep.attr.mtime_ns);
@@ -186,7 +187,7 @@ static int refuse_unfit(struct err *e)
 static void do_item(struct run *r, struct item *it, struct arena *a)
 {
     struct err e = {0};
-    struct kind_work w = {.session = r->jobs->session,
+    struct kind_work w = {.session = r->session,
                           .spec = &r->job->record.spec,
                           .source_bucket = r->ends.source_bucket,
                           .source_prefix = r->ends.source_prefix,
@@ -338,7 +339,7 @@ static int settle(struct run *r, struct err *e)
 /* What the counters say is done must not come undone by a kill. */
 static int keep(struct run *r, struct err *e)
 {
-    return r->has_ends && r->kind->keep ? r->kind->keep(r->jobs->session, r->ends.source_bucket, e) : 0;
+    return r->has_ends && r->kind->keep ? r->kind->keep(r->session, r->ends.source_bucket, e) : 0;
 }
 
 static int commit(struct run *r, struct err *e)
@@ -496,13 +497,15 @@ static struct source_open over(struct run *r)
 {
     struct job_record *rec = &r->job->record;
     bool sweep = rec->phase == JOB_SWEEP, again = rec->phase == JOB_AGAIN;
-    return (struct source_open){.session = r->jobs->session,
+    bool copies = r->kind->target != KIND_NOWHERE; /* what is not copied is told */
+    return (struct source_open){.session = r->session,
                                 .bucket = sweep ? r->ends.target_bucket : r->ends.source_bucket,
                                 .prefix = sweep ? r->ends.target_prefix : r->ends.source_prefix,
                                 .over = sweep ? KIND_OVER_ORIGIN : r->kind->over,
                                 .kv = again || rec->spec.listed ? r->jobs->kv : NULL,
                                 .id = rec->id,
-                                .flags = r->ends.modes ? WIRE_MODES : 0,
+                                .flags =
+                                    (r->ends.modes ? WIRE_MODES : 0) | (copies && !sweep ? WIRE_UNFIT : 0),
                                 .errors = again,
                                 .stat = !again && filter_needs_attributes(r->filter)};
 }
@@ -656,7 +659,7 @@ static int run_phase(struct run *r, struct err *e)
     case JOB_COUNT:
         return counts_beside(r) ? work_phase(r, e) : count_phase(r, e);
     case JOB_MANIFEST:
-        return manifest_write(r->jobs, &r->job->record, &r->ends, e);
+        return manifest_write(r->jobs, r->session, &r->job->record, &r->ends, e);
     default:
         return work_phase(r, e);
     }
@@ -688,7 +691,7 @@ static int prepare(struct run *r, struct err *e)
     r->has_manifest = r->kind->has_manifest || rec->spec.manifest || job_spec_restores(&rec->spec);
     int k = filter_open(&rec->spec, &r->filter, e);
     if (k == 0)
-        k = ends_open(r->jobs->objects, r->jobs->session, rec, r->kind, /* probe= */ false, &r->ends, e);
+        k = ends_open(r->jobs->objects, r->session, rec, r->kind, /* probe= */ false, &r->ends, e);
     r->has_ends = k == 0;
     return k;
 }
@@ -738,6 +741,7 @@ static void conclude(struct run *r, int k, struct err *why)
     }
     if (r->has_ends)
         ends_close(j->objects, &r->ends);
+    object_session_free(TAKE_PTR(r->session));
     enum job_event ev = stopped                   ? JOB_ON_INTERRUPT
                         : k < 0                   ? JOB_ON_FAIL
                         : rec->failed_objects > 0 ? JOB_ON_FINISH_PARTLY
@@ -783,6 +787,8 @@ void *job_run(void *arg)
     r->jobs = ra->jobs;
     r->job = ra->job;
     free(ra);
+    r->session = object_session_new(r->jobs->objects, WIRE_VIA_API);
+    object_session_set_quit(r->session, &r->job->stop);
     lock_init(&r->lock, LOCK_JOBS);
     lock_init(&r->witness.lock, LOCK_LEAF);
     r->witness.key = BUF_INIT(ORIGIN_KEY_MAX_BYTES);

@@ -41,7 +41,7 @@ struct lister {
 static void page_key(struct mirror *m, const struct bucket *b, const struct wire_list_req *q, struct buf *k)
 {
     uint64_t generation = atomic_load(mirror_bucket_generation(m, b));
-    uint32_t numbers[4] = {q->delimiter, q->max, q->flags & WIRE_POSIX, (uint32_t)q->prefix.n};
+    uint32_t numbers[4] = {q->delimiter, q->max, q->flags & (WIRE_POSIX | WIRE_UNFIT), (uint32_t)q->prefix.n};
     int r = buf_char(k, 'l');
     r = r < 0 ? r : buf_append(k, &b->place, sizeof(b->place));
     r = r < 0 ? r : buf_append(k, &generation, sizeof(generation));
@@ -225,6 +225,8 @@ static int take_entries(struct lister *l, const struct origin_page *page, size_t
         const struct origin_entry *x = &page->entries[i];
         if (x->is_prefix && (x->key.n == 0 || l->q->delimiter != '/'))
             continue; /* prefixes of another delimiter are no directories */
+        if (slice_eq_str(x->attr.etag, ORIGIN_ETAG_UNFIT))
+            continue; /* how it begins is the key of another object, perhaps */
         learn_entry(l, x);
     }
     for (size_t i = 0; i < n; i++) {
@@ -282,6 +284,7 @@ static int list_origin(struct lister *l, struct err *e)
                                      : l->q->after,
             .token = buf_view(&l->token),
             .max = l->q->max,
+            .unfit = l->q->flags & WIRE_UNFIT,
         };
         struct origin_page page;
         l->asked_ns = sys->real_ns();

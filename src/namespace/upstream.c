@@ -8,10 +8,13 @@
  * Who looks is known by its waiting, or by its having been refused a moment ago: fills ask again and again.
  *  3. A request that is not idempotent (a conditional PUT) is repeated only when the origin said that it did
  * nothing.
+ *  4. Who is given up, or whose node stops (base/quit.h), waits for no place and tries nothing again: what he
+ * asks then ends at once, or soon.
  */
 #include "namespace/upstream.h"
 
 #include "base/metrics.h"
+#include "base/quit.h"
 #include "base/sys.h"
 
 #define UPSTREAM_MAGIC      0x75707374u
@@ -22,7 +25,6 @@
 #define WANTED_NS           ((uint64_t)1000000000) /* who was refused so long ago looks for no place any more */
 #define PLACES_FEW          4                      /* of fewer a single one is missed */
 #define RETRY_BUDGET_TOKENS 100
-#define SLEEP_MS            50 /* a sleep before a retry looks this often whether it is cancelled */
 #define LOOK_AGAIN_NS       ((uint64_t)1000000000)
 #define HEAD_ARENA_BYTES    (64 * KIB)
 #define PUT_ARENA_BYTES     (8 * MIB) /* of one try: ETags of the parts of a multipart upload */
@@ -121,13 +123,21 @@ static bool enter_locked(struct upstream *u, unsigned spare, uint64_t *ret_wait_
     return true;
 }
 
+bool upstream_is_quitting(const struct upstream *u)
+{
+    const atomic_bool *soon = u->origin->stop_soon, *now = u->origin->stop;
+    return quit_level() != QUIT_NO || (soon && atomic_load(soon)) || (now && atomic_load(now));
+}
+
 void upstream_enter(struct upstream *u)
 {
     uint64_t wait_ns;
+    bool entered;
     LOCK_SCOPE(&u->lock);
     u->waiting++;
-    while (!enter_locked(u, /* spare= */ 0, &wait_ns))
-        (void)cond_wait_for(&u->room, &u->lock, wait_ns);
+    while (!(entered = enter_locked(u, /* spare= */ 0, &wait_ns)) && !upstream_is_quitting(u))
+        (void)cond_wait_for(&u->room, &u->lock, MIN(wait_ns, (uint64_t)QUIT_LOOK_MS * 1000000));
+    u->running += !entered;
     u->waiting--;
 }
 
@@ -140,9 +150,10 @@ bool upstream_enter_slowly(struct upstream *u, const atomic_bool *cancel)
 {
     LOCK_SCOPE(&u->lock);
     uint64_t wait_ns = owed_ns_locked(u, sys->mono_ns());
-    for (; wait_ns > 0 && !is_cancelled(cancel); wait_ns = owed_ns_locked(u, sys->mono_ns()))
-        (void)cond_wait_for(&u->room, &u->lock, MIN(wait_ns, LOOK_AGAIN_NS));
-    if (wait_ns > 0)
+    for (; wait_ns > 0 && !is_cancelled(cancel) && !upstream_is_quitting(u);
+         wait_ns = owed_ns_locked(u, sys->mono_ns()))
+        (void)cond_wait_for(&u->room, &u->lock, MIN(wait_ns, (uint64_t)QUIT_LOOK_MS * 1000000));
+    if (wait_ns > 0 && is_cancelled(cancel))
         return false;
     shape_charge(&u->requests, 1, sys->mono_ns());
     return true;
@@ -227,10 +238,10 @@ void upstream_step_back(struct upstream *u)
     cond_broadcast(&u->room);
 }
 
-static void sleep_ms(uint64_t ms, atomic_bool *cancel)
+static void sleep_ms(const struct upstream *u, uint64_t ms, atomic_bool *cancel)
 {
-    while (ms > 0 && !is_cancelled(cancel)) {
-        uint64_t n = cancel ? MIN(ms, (uint64_t)SLEEP_MS) : ms;
+    while (ms > 0 && !is_cancelled(cancel) && !upstream_is_quitting(u)) {
+        uint64_t n = MIN(ms, (uint64_t)QUIT_LOOK_MS);
         sys->sleep_ns(n * 1000000);
         ms -= n;
     }
@@ -238,7 +249,7 @@ static void sleep_ms(uint64_t ms, atomic_bool *cancel)
 
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
 {
-    if (!retry_is_transient(code) || is_cancelled(cancel))
+    if (!retry_is_transient(code) || is_cancelled(cancel) || upstream_is_quitting(u))
         return false;
     uint64_t now = sys_mono_ms(), random;
     sys->random(&random, sizeof(random));
@@ -248,9 +259,9 @@ bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bo
     if (wait_ms < 0)
         return false;
     metrics_count(METRIC_ORIGIN_RETRIES, u->bucket->name, err_name(code), NULL);
-    sleep_ms((uint64_t)wait_ms, cancel);
+    sleep_ms(u, (uint64_t)wait_ms, cancel);
     r->attempt++;
-    return !is_cancelled(cancel);
+    return !is_cancelled(cancel) && !upstream_is_quitting(u);
 }
 
 static int ignore_body(void *arg, const struct origin_attr *attr, const void *p, size_t n)

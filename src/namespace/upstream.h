@@ -62,8 +62,10 @@ DEFINE_CLEANUP(struct upstream, upstream_unref)
 void upstream_charge(struct upstream *u, uint64_t bytes);
 /* The bucket's limits end, also for those who wait: the node stops. */
 void upstream_unlimit(struct upstream *u);
-/* Waits for a place among the concurrent requests, and for the bucket's limits. Leave with the result of the
- * request. */
+/* Whether what this thread does here is given up, or the node stops: nothing is tried again (base/quit.h). */
+bool upstream_is_quitting(const struct upstream *u);
+/* Waits for a place among the concurrent requests, and for the bucket's limits; not when it is quitting.
+ * Leave with the result of the request. */
 void upstream_enter(struct upstream *u);
 /* For a request that goes on at its writer's pace and takes no place: waits for the bucket's limits, and is
  * paid for. False: it was cancelled before (cancel may be NULL). */

@@ -150,8 +150,8 @@
 #define WIRE_REQ_stat(F) F(str, bucket) F(str, key) F(u32, flags)
 #define WIRE_REP_stat(F) F(attr, attr)
 /* One page, byte order. delimiter 0 or '/'. `entries` holds encoded struct wire_entry, `next` continues (as
- * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH, WIRE_SINCE, WIRE_MODES.
- */
+ * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH, WIRE_SINCE, WIRE_MODES,
+ * WIRE_UNFIT (also entries that stand for names longer than any key; the ETag says so). */
 #define WIRE_REQ_list(F)                                                                                     \
     F(str, bucket) F(str, prefix) F(u32, delimiter) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_list(F) F(str, entries) F(u32, n_entries) F(u32, truncated) F(str, next)
@@ -383,7 +383,7 @@
 /* One job as a JSON object. `final`: 1 when it has ended. */
 #define WIRE_REQ_job_get(F) F(u64, id)
 #define WIRE_REP_job_get(F) F(str, json) F(u32, final)
-/* action: pause, resume, cancel, retry or rm. */
+/* action: pause, resume, listed, cancel, retry or rm. */
 #define WIRE_REQ_job_change(F) F(u64, id) F(str, action)
 #define WIRE_REP_job_change(F)
 /* Objects that failed, by key after `after`, at most 1000: `json` is an array of {key, code, reason}; `next`
@@ -391,7 +391,7 @@
 #define WIRE_REQ_job_errors(F) F(u64, id) F(str, after)
 #define WIRE_REP_job_errors(F) F(str, json) F(str, next) F(u32, truncated)
 /* Keys for a job that was started with `listed` in its spec and waits, paused: each ended by a newline, at
- * most 4 MiB together. JOB_CHANGE with resume begins it. */
+ * most 4 MiB together. JOB_CHANGE with listed begins it. */
 #define WIRE_REQ_job_keys(F) F(u64, id) F(str, keys)
 #define WIRE_REP_job_keys(F)
 /* As JOB_GET, once the job has ended, or after timeout_ms, of which at most 1000 count; earlier where many

@@ -323,6 +323,12 @@ static uint64_t watermark(struct back *b)
     return all / 100 * BACK_WATERMARK;
 }
 
+/* Nobody waits any more for what is sent. */
+static bool is_over(const struct back *b)
+{
+    return atomic_load(&b->stop) || atomic_load(&b->service->stopping) || quit_is_now();
+}
+
 bool back_begin_wait(struct back *b, bool may_refuse)
 {
     unsigned most = b->service->config.gate.waiting; /* 0: there is no front */
@@ -349,7 +355,7 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
     uint64_t most = watermark(b), until_ms = sys_mono_ms() + bucket->p.retry_time;
     lock_take(&b->lock);
     bool room = has_room_locked(b, size_bytes, most), waits = !room && back_begin_wait(b, may_refuse);
-    while (waits && !room && !atomic_load(&b->stop) && sys_mono_ms() < until_ms) {
+    while (waits && !room && !is_over(b) && sys_mono_ms() < until_ms) {
         hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
         room = has_room_locked(b, size_bytes, most);
@@ -369,7 +375,7 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
 /* Whether bytes of writes take room now, or did a moment ago: what is left of a record goes after it. */
 static bool may_free_locked(const struct back *b, uint64_t now_ms)
 {
-    return !atomic_load(&b->stop) && (b->bytes > 0 || (b->gone_ms > 0 && now_ms - b->gone_ms < GONE_MS));
+    return !is_over(b) && (b->bytes > 0 || (b->gone_ms > 0 && now_ms - b->gone_ms < GONE_MS));
 }
 
 bool back_wait_freed(struct back *b, uint64_t until_ms)
@@ -407,7 +413,7 @@ int back_wait_record(struct back *b, const struct bucket *bucket, struct slice k
         struct back_entry *x = find_locked(b, bucket->id, key);
         if ((x && x->recorded) || atomic_load(&b->n) < BACK_KEYS_MAX)
             return 0;
-        if (atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
+        if (is_over(b) || sys_mono_ms() >= until_ms)
             return err_set(e, -ENOSPC,
                            "%" PRIu64
                            " writes and removals are not in the origin yet, at most %d may be: see "
@@ -426,7 +432,7 @@ int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key
         struct back_entry *x = find_locked(b, bucket->id, key);
         if (!x || !x->recorded)
             return 0;
-        if (atomic_load(&b->stop) || sys_mono_ms() >= until_ms)
+        if (is_over(b) || sys_mono_ms() >= until_ms)
             return err_set(e, -ETIMEDOUT, "an earlier write of the target is not in the origin yet: %s",
                            x->error ? x->error : "it is on its way");
         x->retry_ms = x->waited_ms < until_ms ? 0 : x->retry_ms; /* at once, for each who waits */

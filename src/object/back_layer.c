@@ -209,7 +209,8 @@ static void change_end(struct change *c)
 
 static bool is_given_up(const struct change *c)
 {
-    return atomic_load(&c->back->stop) || (c->cancel && atomic_load(c->cancel));
+    return atomic_load(&c->back->stop) || (c->cancel && atomic_load(c->cancel)) ||
+           upstream_is_quitting(c->upstream);
 }
 
 /* A moment before the question is asked again. False: it is not. */

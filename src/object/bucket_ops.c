@@ -151,7 +151,9 @@ int object_guest_put(struct object_session *ses, struct slice guest, const struc
     struct origin_attr answer;
     (void)atomic_fetch_add(&s->writers, 1);
     (void)object_forget_key(s, u->bucket, p->key); /* from here on the origin may have either */
+    const struct quit *before = quit_use(&ses->quit);
     r = body->slow ? upstream_put_slowly(u, p, body, a, &answer, e) : upstream_put(u, p, body, a, &answer, e);
+    (void)quit_use(before);
     (void)object_forget_key(s, u->bucket, p->key);
     (void)atomic_fetch_sub(&s->writers, 1);
     if (r < 0)

@@ -20,7 +20,7 @@
 #define PART_MAGIC      0x70617274u
 #define MEMORY_MAX      (48 * MIB) /* of one uncached fill */
 #define AVAILABLE_MIN   (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
-#define WAIT_NS         1000000000ull
+#define WAIT_NS         (QUIT_LOOK_MS * 1000000ull)
 #define CHECKED_WAIT_NS 10000000ull
 #define LOOKS_MAX       16 /* without anything to wait for, before it waits nevertheless */
 
@@ -512,11 +512,38 @@ static int part_result_locked(const struct fill *f, const struct part *p, uint64
 {
     bool is_left = !p->memory && p->have >= block_end(f, offset);
     int r = is_left || p->state != PART_FAILED ? 0 : p->result;
-    if (r == ERR_NOT_ADMITTED) /* the disk is full: look again, the next part goes to memory */
+    /* The disk is full: look again, the next part goes to memory. Or who fetched it was given up. */
+    if (r == ERR_NOT_ADMITTED || r == -ECANCELED)
         r = 0;
     if (r < 0 && e)
         *e = p->err;
     return r;
+}
+
+static int canceled(struct err *e)
+{
+    return err_set(e, -ECANCELED, "canceled");
+}
+
+static void give_up_part_locked(struct part *p)
+{
+    atomic_store(&p->given_up, true);
+    for (int i = 0; i < FILL_ATTEMPTS; i++)
+        atomic_store(&p->cancel[i], true);
+}
+
+/* The caller, who waits in `own`, waits no more: what nobody else waits for is not fetched, nor, when nobody
+ * else has the file open, what is read ahead. */
+static void give_up_locked(struct fill *f, struct part *own)
+{
+    unsigned unfinished = 0;
+    for (const struct part *p = f->parts; p; p = p->next)
+        unfinished += p->state == PART_QUEUED || p->state == PART_RUNNING;
+    bool is_alone = f->refs <= unfinished + 1;
+    for (struct part *p = f->parts; p; p = p->next)
+        if ((p == own && p->refs == FILL_PART_OWN_REFS + 1) ||
+            (p != own && is_alone && p->refs == FILL_PART_OWN_REFS))
+            give_up_part_locked(p);
 }
 
 /* Waits for a part to have bytes at offset (which it covers): 0, or its error. */
@@ -530,9 +557,13 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
         fill_engine_promote(f->engine, p);
         lock_take(&f->lock);
     }
-    while (p->have < enough && (p->state == PART_QUEUED || p->state == PART_RUNNING))
+    bool given_up = false;
+    while (p->have < enough && (p->state == PART_QUEUED || p->state == PART_RUNNING) &&
+           !(given_up = quit_is_now()))
         (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
-    int r = part_result_locked(f, p, offset, e);
+    if (given_up)
+        give_up_locked(f, p);
+    int r = given_up ? canceled(e) : part_result_locked(f, p, offset, e);
     fill_part_unref_locked(p);
     return r;
 }
@@ -638,6 +669,8 @@ int fill_wait(struct fill *f, uint64_t offset, uint64_t n, unsigned how, struct 
             pause_between_looks(f);
         if (fill_engine_stopping(f->engine))
             return err_set(e, ERR_CLOSED, "the node is stopping");
+        if (quit_is_now())
+            return canceled(e);
         int r = wait_step(f, offset, MIN(n, f->size - offset), how, a, &got, e);
         if (r < 0)
             return r;
@@ -665,6 +698,27 @@ int fill_wait_all(struct fill *f, struct err *e)
 
 /* ---- discovery ---- */
 
+static bool is_discovering_locked(const struct fill *f, const struct part *p)
+{
+    return !f->known && (p->state == PART_QUEUED || p->state == PART_RUNNING);
+}
+
+/* One that runs ends soon, and is waited for: it may be calling what the caller gave it. */
+static void give_up_discovery_locked(struct fill *f, struct part *p)
+{
+    struct err why = {0};
+    give_up_part_locked(p);
+    lock_drop(&f->lock);
+    bool is_mine = fill_engine_withdraw(f->engine, p);
+    lock_take(&f->lock);
+    if (!is_mine)
+        return;
+    fill_fail_part_locked(p, canceled(&why), &why);
+    fill_part_unref_locked(p); /* the queue's, and what that held of the fill: */
+    assert(f->refs > 1);
+    f->refs--;
+}
+
 int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
                   fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr, struct fill **ret,
                   struct err *e)
@@ -680,11 +734,17 @@ int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, s
     fill_engine_queue(g, p);
 
     lock_take(&f->lock);
-    while (!f->known && (p->state == PART_QUEUED || p->state == PART_RUNNING))
-        (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
+    while (is_discovering_locked(f, p)) {
+        if (quit_is_now() && !atomic_load(&p->given_up))
+            give_up_discovery_locked(f, p);
+        else
+            (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
+    }
     int r = f->known ? 0 : p->result;
     if (r < 0 && e)
         *e = p->err;
+    if (r < 0 && atomic_load(&p->given_up))
+        r = canceled(e);
     fill_part_unref_locked(p);
     if (r == 0) {
         *ret_attr = *f->learned;

@@ -104,7 +104,8 @@ struct fill_bytes {
 /*
  * Waits for bytes at `offset` (below the size). At most FILL_INLINE_MAX_BYTES come inline. how, enum
  * fill_how: CHECKED means only bytes of blocks whose checksum is known, not those still arriving. Errors: the
- * origin's, after retries; ERR_VERSION_CHANGED when the origin's object is another one now.
+ * origin's, after retries; ERR_VERSION_CHANGED when the origin's object is another one now; -ECANCELED when
+ * the caller is given up (base/quit.h): what is on its way for him alone is given up, too.
  */
 enum fill_how {
     FILL_CHECKED = 1 << 0,

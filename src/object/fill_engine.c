@@ -312,6 +312,17 @@ void fill_engine_promote(struct fill_engine *g, struct part *p)
     wake_locked(g, p);
 }
 
+bool fill_engine_withdraw(struct fill_engine *g, struct part *p)
+{
+    LOCK_SCOPE(&g->lock);
+    if (p->line == LINE_NONE || p->hedge != HEDGE_NONE)
+        return false;
+    struct fill_lane *l = lane_of_locked(g, p->fill->upstream);
+    unlink_locked(g, l, p);
+    lane_drop_locked(g, l);
+    return true;
+}
+
 /* ---- who runs a part himself ---- */
 
 struct fill_lane *fill_engine_enter(struct fill_engine *g, struct upstream *u)

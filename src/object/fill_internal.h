@@ -2,9 +2,12 @@
 #pragma once
 
 #include "base/lock.h"
+#include "base/quit.h"
 #include "object/fill.h"
 
 #define FILL_ATTEMPTS 2 /* of one part at the same time: the first and a hedge */
+/* Of a part that is queued or runs: the list's and the queue's or the worker's; more are of who waits. */
+#define FILL_PART_OWN_REFS 2
 
 /*
  * Pieces from the network are gathered before they are written: the page cache holds what was written at once
@@ -55,6 +58,7 @@ struct part {
     int hedge_result;           /* valid once hedge is HEDGE_ENDED */
     struct err hedge_err;
     atomic_bool cancel[FILL_ATTEMPTS];
+    atomic_bool given_up;            /* nobody wants it any more: it is not begun, and not tried again */
     struct extent_writer *writer;    /* the owner's; lives across retries */
     char *buffer;                    /* bytes gathered for one write; NULL: no memory, or nothing to gather */
     uint64_t buffer_bytes;           /* its size, at most PART_BUFFER_BYTES, from the budget */
@@ -156,6 +160,9 @@ void fill_engine_step_back(struct fill_engine *g, struct fill_lane *l, struct up
 void fill_engine_run(struct fill_engine *g, struct fill_lane *l, struct part *p);
 /* Somebody waits for p now: moves it before the readahead if it is still queued. The caller holds a count. */
 void fill_engine_promote(struct fill_engine *g, struct part *p);
+/* Takes p out of the queue, with what that held of it and of its fill, which are the caller's; false when it
+ * is not there any more. Not of one that runs: its hedge is in the queue. */
+bool fill_engine_withdraw(struct fill_engine *g, struct part *p);
 bool fill_engine_stopping(struct fill_engine *g);
 /* Takes back a queued hedge or waits for a running one; true when one had run. */
 bool fill_engine_join_hedge(struct fill_engine *g, struct part *p);

@@ -22,7 +22,6 @@
 #define ATTEMPT_ARENA_BYTES (256 * KIB)
 #define MEMORY_WAIT_MS      100 /* between two looks for memory that can be freed */
 #define MEMORY_WAITS        600
-#define PART_OWN_REFS       2 /* of a part that runs: the list's and the worker's; more are of who waits */
 
 struct attempt {
     struct part *part;
@@ -123,7 +122,7 @@ static int take_memory(struct part *p, bool has_asked, struct err *e)
     bool urgent = atomic_load(&p->urgent);
     lock_take(&f->lock);
     bool room = fill_drop_memory_locked(f, n, p, urgent ? FILL_DROP_ALL : FILL_DROP_READ) || urgent;
-    bool awaited = urgent || p->refs > PART_OWN_REFS;
+    bool awaited = urgent || p->refs > FILL_PART_OWN_REFS;
     lock_drop(&f->lock);
     struct budget *b = f->engine->budget;
     /* Readahead leaves half of the memory to those who wait. */
@@ -310,7 +309,8 @@ static int run_try(struct part *p, struct err *e)
     atomic_store(&p->owner, -1);
     atomic_store(&p->cancel[0], false);
     atomic_store(&p->cancel[1], false);
-    if (fill_engine_stopping(f->engine)) /* it may have cancelled just before the flags were cleared */
+    /* It may have been cancelled just before the flags were cleared. */
+    if (fill_engine_stopping(f->engine) || atomic_load(&p->given_up))
         atomic_store(&p->cancel[0], true);
     p->try_from = p->have;
     p->try_end = p->end;
@@ -318,6 +318,8 @@ static int run_try(struct part *p, struct err *e)
     int r = run_attempt(p, 0, e);
     upstream_leave(f->upstream, r == -ECANCELED ? 0 : r);
     atomic_store(&p->asked_ns, 0);
+    if (r == -ECANCELED && quit_is_now()) /* this thread's own: its hedge, if any, has another one */
+        atomic_store(&p->cancel[1], true);
     bool hedged = fill_engine_join_hedge(f->engine, p);
     if (hedged && atomic_load(&p->owner) == 1) {
         r = p->hedge_result;
@@ -402,7 +404,7 @@ void fill_part_run(struct part *p)
     lock_take(&f->lock);
     p->state = PART_RUNNING;
     r = f->broken;
-    bool forsaken = r == 0 && is_forsaken_locked(p);
+    bool forsaken = r == 0 && (is_forsaken_locked(p) || atomic_load(&p->given_up));
     lock_drop(&f->lock);
     if (forsaken) { /* who opens it just now looks again */
         upstream_step_back(f->upstream);
@@ -428,7 +430,7 @@ void fill_part_run(struct part *p)
     for (;;) {
         uint64_t before = p->have;
         r = run_try(p, &e);
-        if (r == 0 || fill_engine_stopping(f->engine))
+        if (r == 0 || fill_engine_stopping(f->engine) || atomic_load(&p->given_up))
             break;
         if (f->known && p->have == p->end && retry_is_transient(r)) {
             r = confirm_version(p, &e);

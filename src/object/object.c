@@ -250,8 +250,10 @@ static int run(struct object_session *ses, uint32_t op, const void *req, struct 
 int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                       struct err *e)
 {
+    const struct quit *before = quit_use(&ses->quit);
     int r = run(ses, op, req, a, rep, e);
     scratch_tell_change(ses, op, req); /* also after a failure: it may have happened */
+    (void)quit_use(before);
     return r;
 }
 
@@ -349,6 +351,7 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
         u->layer = &back_layer;
         u->layer_arg = s->back;
         u->unlimited = &s->unlimited;
+        u->origin->stop_soon = &s->stopping_soon;
         u->origin->stop = &s->stopping;
         if (!atomic_load(&b->retired)) /* in the place of one of older properties, or of one just as new */
             replace_upstream(s, b->id, upstream_ref(u));
@@ -465,6 +468,20 @@ void object_opening_enter(struct object_service *s, struct opening *o)
         cond_wait(&t->ended, &t->lock);
     o->next = t->openings;
     t->openings = o;
+}
+
+int object_opening_try(struct object_service *s, struct opening *o, struct err *e)
+{
+    struct object_stripe *t = stripe_of(s, o);
+    LOCK_SCOPE(&t->lock);
+    while (is_opening_locked(t, o)) {
+        if (quit_is_now())
+            return err_set(e, -ECANCELED, "canceled");
+        (void)cond_wait_for(&t->ended, &t->lock, (uint64_t)QUIT_LOOK_MS * 1000000);
+    }
+    o->next = t->openings;
+    t->openings = o;
+    return 0;
 }
 
 void object_opening_leave(struct object_service *s, struct opening *o)

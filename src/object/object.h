@@ -77,6 +77,9 @@ void object_session_free(struct object_session *s);
 /* Its client is gone, and another one takes its place: locks go at once and are not given any more, while
  * operations may still run. */
 void object_session_abandon(struct object_session *s);
+/* Before its first call: what it does ends soon with -ECANCELED once the flag is set, which outlives it. What
+ * tidies up after that may ask origins for QUIT_TIDY_MS more. */
+void object_session_set_quit(struct object_session *s, const atomic_bool *flag);
 /* Before its first call: replies go to another process. Descriptors for reading are then opened for it, and
  * closed here by object_sent, which is called after a reply with a descriptor was sent. */
 void object_session_set_remote(struct object_session *s);
@@ -117,8 +120,11 @@ int object_call_shaped(struct object_session *ses, uint32_t op, const void *req,
                        struct err *e);
 /* The node stops: nobody waits any more. */
 void object_gate_open(struct object_service *s);
-/* Nobody waits any more for what an origin copies by itself, which may take hours: -ECANCELED. */
-void object_stop_copies(struct object_service *s);
+/* The node stops: nothing is asked of an origin twice, and what has not heard of it for QUIT_SILENCE_MS fails
+ * with -ETIMEDOUT, or -ECANCELED where it waited for its turn. */
+void object_stop_soon(struct object_service *s);
+/* Whatever is under way at origins ends with -ECANCELED. */
+void object_stop_now(struct object_service *s);
 
 /* The user that has this access key, and its secret (NULL: not wanted): a reference, or NULL. */
 struct user *object_find_user(struct object_service *s, struct slice access_key,

@@ -4,6 +4,7 @@
 #include "base/hasher.h"
 #include "base/lock.h"
 #include "base/metrics.h"
+#include "base/quit.h"
 #include "namespace/mirror.h"
 #include "object/fill.h"
 #include "object/gate.h"
@@ -47,6 +48,7 @@ struct object_session {
     bool is_remote;    /* replies go to another process */
     bool is_abandoned; /* gets no locks any more; covered by those of slocks */
     uint64_t number;   /* of the service's sessions */
+    struct quit quit;  /* the scope of what it does; nothing around it */
     char *access_key;  /* of a user; NULL: may do everything */
     struct lock lock;  /* covers the handles and `user` */
     struct user *user; /* as last seen */
@@ -89,8 +91,9 @@ struct object_service {
     struct back *back;     /* what is not in the origin yet */
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
-    atomic_bool stopping;  /* the node stops: copies inside origins are given up */
-    struct lock lock;      /* covers what follows */
+    /* The node stops: what origins do not answer, and then all that is under way there, is given up. */
+    atomic_bool stopping_soon, stopping;
+    struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
     uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */
     _Atomic uint64_t forgetful; /* of store_n_forgetful, of which the control store knows */
@@ -151,6 +154,8 @@ int object_encode_attr(struct object_service *s, const struct bucket *b, struct 
  * a version that was replaced or removed last may be there again. */
 int object_entry_attr(struct object_service *s, struct extent *x, struct arena *a, struct attr *ret);
 void object_opening_enter(struct object_service *s, struct opening *o);
+/* The same for who may give up waiting: -ECANCELED. */
+int object_opening_try(struct object_service *s, struct opening *o, struct err *e);
 void object_opening_leave(struct object_service *s, struct opening *o);
 /* Before an entry is made in the store while `o` is held: false when the key's generation is no longer `seen`
  * or the bucket is another one now, so that no entry may be made. Else object_forget_key waits for the end.

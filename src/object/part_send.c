@@ -28,6 +28,7 @@ struct part_send {
     uint32_t number;
     uint64_t size, cap;
     char *ring;
+    const struct quit *quit; /* of who sends it: the session's, which outlives it */
     atomic_bool cancel;
     pthread_t thread;
     bool started, joined;
@@ -97,6 +98,7 @@ static void *sender_main(void *arg)
     struct part_send *p = CAST_MAGIC(part_send, arg, MAGIC);
     char etag[ORIGIN_ETAG_MAX + 1] = "";
     struct err e = {0};
+    (void)quit_use(p->quit);
     int r = send_part(p, etag, &e);
     if (r < 0 && atomic_load(&p->cancel)) /* between two tries, perhaps */
         r = err_set(&e, -ECANCELED, "given up");
@@ -195,6 +197,7 @@ int part_send_new(struct object_service *s, struct upstream *u, struct slice key
     p->magic = MAGIC;
     p->service = s;
     p->upstream = upstream_ref(u);
+    p->quit = quit_here();
     p->key = slice_dup(key);
     p->origin_id = slice_dup(origin_id);
     p->number = number;

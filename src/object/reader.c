@@ -376,7 +376,9 @@ static int settle_alone(struct opener *o, struct err *e)
     int r = 0;
     for (int i = 0; i < OPEN_TRIES; i++) {
         o->overtaken = false;
-        object_opening_enter(o->service, &opening);
+        r = object_opening_try(o->service, &opening, e);
+        if (r < 0)
+            break;
         r = settle(o, e);
         object_opening_leave(o->service, &opening);
         if (r < 0 || !o->overtaken || o->fill) /* a fill has begun: it goes on around the cache */

@@ -24,6 +24,11 @@ struct object_session *object_session_new(struct object_service *s, enum wire_vi
     return ses;
 }
 
+void object_session_set_quit(struct object_session *s, const atomic_bool *flag)
+{
+    s->quit.now = flag;
+}
+
 void object_session_set_remote(struct object_session *s)
 {
     s->is_remote = true;

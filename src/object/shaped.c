@@ -216,7 +216,12 @@ void object_gate_open(struct object_service *s)
         upstream_unlimit(x->upstream);
 }
 
-void object_stop_copies(struct object_service *s)
+void object_stop_soon(struct object_service *s)
+{
+    atomic_store(&s->stopping_soon, true);
+}
+
+void object_stop_now(struct object_service *s)
 {
     atomic_store(&s->stopping, true);
 }

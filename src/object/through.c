@@ -95,6 +95,8 @@ void through_unref(struct through *t)
         part_send_free(t->senders[i]);
     }
     struct err e = {0};
+    struct quit _cleanup_(quit_leave) tidy;
+    quit_enter_tidy(&tidy);
     if (!t->completed && t->origin_id[0] &&
         upstream_upload_abort(t->upstream, t->put.key, slice_str(t->origin_id), &e) < 0)
         log_warn("object", "%s/" SLICE_FMT ": parts of a write that was given up are left behind: %s",

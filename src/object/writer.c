@@ -66,6 +66,7 @@ struct writer {
     bool is_back;           /* bytes go to a hard extent: write=back, and not staged */
     bool brings_md5;        /* with the commit */
     pthread_t uploader;
+    const struct quit *quit; /* of who opened it: the session's, which outlives it */
     atomic_bool cancel;
 
     struct lock lock; /* covers what follows */
@@ -139,6 +140,7 @@ static void *uploader_main(void *arg)
 {
     struct writer *w = arg;
     struct err e = {0};
+    (void)quit_use(w->quit);
     int r = upload(w, &w->put, w->size, &e);
     LOCK_SCOPE(&w->lock);
     w->result = r;
@@ -242,6 +244,7 @@ static struct writer *writer_new(struct object_service *s, struct upstream *u, b
     w->arena = arena_new(WRITER_ARENA);
     w->answer_arena = arena_new(ANSWER_ARENA);
     w->size = q->size;
+    w->quit = quit_here();
     w->via = q->via;
     w->staged = q->flags & WIRE_STAGED;
     w->is_back = !w->staged && u->bucket->p.write == BUCKET_WRITE_BACK;

@@ -365,7 +365,9 @@ static int remove_rest(const struct copy *x, const struct web_call *head, struct
 static int give_up(const struct copy *x, int code, const char *why, struct err *e)
 {
     struct err local = {0};
+    struct quit _cleanup_(quit_leave) tidy;
     struct web_call _cleanup_(web_call_fini) c = {0};
+    quit_enter_tidy(&tidy);
     int r = x->id[0] ? abort_copy(x, &local) : err_set(&local, -ENOSYS, "the service named no copy");
     if (r == 0 || r == ERR_CONFLICT) { /* ERR_CONFLICT: it has ended already */
         local = (struct err){0};
@@ -381,10 +383,10 @@ static int give_up(const struct copy *x, int code, const char *why, struct err *
                  : err_set(e, code, "%s; it was aborted", why);
 }
 
-/* Ends early when the node does. */
-static void wait_a_little(const struct az *z)
+/* Ends early when the copy is given up. */
+static void wait_a_little(void)
 {
-    for (int i = 0; i < COPY_LOOK_MS && !origin_is_stopped(&z->base); i += STOP_LOOK_MS)
+    for (int i = 0; i < COPY_LOOK_MS && !quit_is_now(); i += STOP_LOOK_MS)
         sys->sleep_ns((uint64_t)STOP_LOOK_MS * 1000000);
 }
 
@@ -396,6 +398,8 @@ static int wait_for_copy(const struct copy *x, struct err *e)
     for (;;) {
         struct web_call _cleanup_(web_call_fini) c;
         int r = look_at_copy(x, &c, e);
+        if (r == -ECANCELED || quit_is_now())
+            return give_up(x, -ECANCELED, "given up before the service has copied", e);
         if (r < 0 && (r == ERR_CONFLICT || !retry_is_transient(r) || ++failures == LOOK_FAILURES))
             return r;
         if (r == 0 && copy_is(&c, "success"))
@@ -405,11 +409,9 @@ static int wait_for_copy(const struct copy *x, struct err *e)
             return err_set(e, ERR_ORIGIN_FAILED, "the copy ended as \"%s\"", c.response.copy_status);
         }
         failures = r == 0 ? 0 : failures;
-        if (origin_is_stopped(&x->az->base))
-            return give_up(x, -ECANCELED, "the node stops before the service has copied", e);
         if (sys_mono_ms() - began_ms >= COPY_MAX_MS)
             return give_up(x, -ETIMEDOUT, "the copy was not done within an hour", e);
-        wait_a_little(x->az);
+        wait_a_little();
     }
 }
 
@@ -445,5 +447,7 @@ int az_copy(struct origin *o, struct slice from, struct slice to, struct slice i
         memcpy(x.id, c.response.copy_id, sizeof(x.id));
         r = wait_for_copy(&x, e);
     }
+    struct quit _cleanup_(quit_leave) tidy;
+    quit_enter_tidy(&tidy); /* what is done is told */
     return r == 0 ? web_head(&z->web, to, SLICE_NULL, a, ret_attr, e) : r;
 }

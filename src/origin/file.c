@@ -27,6 +27,7 @@
 #include "origin/file_internal.h"
 
 #include "base/id.h"
+#include "base/quit.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -76,7 +77,8 @@ int file_error(struct err *e, int error, const char *what, struct slice key)
     }
     const char *text =
         error == -EXDEV || error == -ELOOP ? "a symbolic link leads out of the directory" : err_text(error);
-    return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key), text);
+    (void)err_set(e, class, "%s", text);
+    return err_prefix(e, class, "%s " SLICE_FMT, what, SLICE_ARG(key));
 }
 
 /* What is left of a share that is not mounted is an empty directory of another file system: what is written
@@ -265,7 +267,7 @@ static int pump(int fd, const struct origin_get *g, uint64_t end, const struct o
     if (!piece)
         return err_set(e, -ENOMEM, "no memory to read");
     for (uint64_t at = g->offset; at < end;) {
-        if (g->cancel && atomic_load(g->cancel))
+        if ((g->cancel && atomic_load(g->cancel)) || quit_is_now())
             return err_set(e, -ECANCELED, "canceled");
         ssize_t n = sys->pread(fd, piece, MIN(end - at, (uint64_t)FILE_PIECE_BYTES), at);
         if (n < 0)

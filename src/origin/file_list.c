@@ -53,6 +53,15 @@ struct names {
     bool dropped; /* there were more than max */
 };
 
+/* A key may lead through 500 directories, each with a frame on the stack of a thread of the node, which is
+ * small: what is large is on the heap, or in functions that have come back by then. */
+#define STACK_ITS_OWN __attribute__((noinline))
+struct level {
+    struct place here;
+    struct stat st;
+    char past[NAME_MAX + 2]; /* the last name dealt with */
+};
+
 static void names_fini(struct names *x)
 {
     for (size_t i = 0; i < x->n; i++)
@@ -103,7 +112,7 @@ static int compare_names(const void *a, const void *b)
 /* ---- entries ---- */
 
 /* 0, 1 when the page is full, or an error. */
-static int emit(struct walk *w, struct slice key, const struct stat *st, bool is_prefix)
+STACK_ITS_OWN static int emit(struct walk *w, struct slice key, const struct stat *st, bool is_prefix)
 {
     char etag[FILE_ETAG_SIZE] = "";
     struct origin_entry *x;
@@ -196,7 +205,8 @@ static void meet_tmp(const struct walk *w, int dir, const char *name)
 }
 
 /* Keeps the smallest names of the directory that the page may need; `past` is the last one dealt with. */
-static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct names *x, bool *ret_any)
+STACK_ITS_OWN static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct names *x,
+                              bool *ret_any)
 {
     int own = dup(fd);
     DIR *_cleanup_(closedirp) dir = own < 0 ? NULL : fdopendir(own);
@@ -241,6 +251,16 @@ static int scan(struct walk *w, int fd, size_t key_n, const char *past, struct n
 
 static int walk_dir(struct walk *w, size_t key_n, const struct place *above);
 
+STACK_ITS_OWN static int visit_file(struct walk *w, struct slice key)
+{
+    struct stat st;
+    int _cleanup_close_ file = file_open_below(w->root, w->key, O_PATH | file_nofollow(w->origin), 0);
+    int r = file < 0 ? file : sys->fstat(file, &st);
+    if (r < 0)
+        return is_nothing(r) ? 0 : file_error(w->err, r, "list", key);
+    return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode) ? emit(w, key, &st, false) : 0;
+}
+
 /* One name of the directory w->key[0..key_n): a file's entry, a common prefix, or what lies in a directory.
  */
 static int visit(struct walk *w, size_t key_n, const char *name, const struct place *here)
@@ -248,17 +268,11 @@ static int visit(struct walk *w, size_t key_n, const char *name, const struct pl
     size_t n = strlen(name);
     memcpy(w->key + key_n, name, n + 1);
     struct slice key = slice_of(w->key, key_n + n);
-    struct stat st;
     int r = 0;
     if (key.n > ORIGIN_KEY_MAX_BYTES) {
         r = walk_page_add_unfit(&w->page, slice_of(w->key, ORIGIN_KEY_MAX_BYTES), w->err);
     } else if (name[n - 1] != '/') {
-        int _cleanup_close_ file = file_open_below(w->root, w->key, O_PATH | file_nofollow(w->origin), 0);
-        r = file < 0 ? file : sys->fstat(file, &st);
-        if (r < 0)
-            r = is_nothing(r) ? 0 : file_error(w->err, r, "list", key);
-        else if (S_ISREG(st.st_mode) || S_ISLNK(st.st_mode))
-            r = emit(w, key, &st, false);
+        r = visit_file(w, key);
     } else if (w->page.delimiter == '/' && key.n > w->page.prefix.n) {
         r = emit(w, key, NULL, true);
     } else {
@@ -278,23 +292,22 @@ static bool leads_back(const struct stat *st, const struct place *p)
 
 /* The names in rounds, each with as many as the page has room for, until the page is full or the names are.
  */
-static int walk_names(struct walk *w, int fd, size_t key_n, const struct place *here, bool *ret_any)
+static int walk_names(struct walk *w, int fd, size_t key_n, struct level *v, bool *ret_any)
 {
-    char past[NAME_MAX + 2] = "";
     for (;;) {
         struct names _cleanup_(names_fini) x = {.max = w->page.max - w->page.n + 1};
         x.v = calloc(x.max, sizeof(char *));
         if (!x.v)
             abort();
-        int r = scan(w, fd, key_n, past, &x, ret_any);
+        int r = scan(w, fd, key_n, v->past, &x, ret_any);
         if (r < 0)
             return file_error(w->err, r, "list", slice_of(w->key, key_n));
         qsort(x.v, x.n, sizeof(char *), compare_names);
         for (size_t i = 0; i < x.n && r == 0; i++)
-            r = visit(w, key_n, x.v[i], here);
+            r = visit(w, key_n, x.v[i], &v->here);
         if (r != 0 || !x.dropped)
             return r;
-        (void)snprintf(past, sizeof(past), "%s", x.v[x.n - 1]);
+        (void)snprintf(v->past, sizeof(v->past), "%s", x.v[x.n - 1]);
     }
 }
 
@@ -305,24 +318,26 @@ static int walk_dir(struct walk *w, size_t key_n, const struct place *above)
     if (fd == -ENOENT || fd == -ENOTDIR || ((fd == -EXDEV || fd == -ELOOP) && above) ||
         (fd == -ELOOP && w->origin->base.posix))
         return 0; /* gone, or a link that leads out */
-    struct stat st;
-    int r = fd < 0 ? fd : sys->fstat(fd, &st);
+    struct level *_cleanup_free_ v = calloc(1, sizeof(*v));
+    if (!v)
+        abort();
+    int r = fd < 0 ? fd : sys->fstat(fd, &v->st);
     if (r < 0)
         return file_error(w->err, r, "list", slice_of(w->key, key_n));
-    if (leads_back(&st, above))
+    if (leads_back(&v->st, above))
         return 0;
     struct slice key = slice_of(w->key, key_n);
     bool any = false;
     if (key_n > 0 &&
         (slice_eq(key, w->page.prefix) || (w->directories && slice_starts(key, w->page.prefix)))) {
-        r = emit(w, key, &st, false);
+        r = emit(w, key, &v->st, false);
         any = true;
     }
-    struct place here = {st.st_dev, st.st_ino, above};
+    v->here = (struct place){v->st.st_dev, v->st.st_ino, above};
     if (r == 0)
-        r = walk_names(w, fd, key_n, &here, &any);
+        r = walk_names(w, fd, key_n, v, &any);
     if (r == 0 && !any && key_n > 0)
-        r = emit(w, key, &st, false);
+        r = emit(w, key, &v->st, false);
     return r;
 }
 

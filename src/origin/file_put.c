@@ -24,6 +24,7 @@
 #include "base/hash.h"
 #include "base/id.h"
 #include "base/log.h"
+#include "base/quit.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -131,7 +132,7 @@ static int write_body(int fd, const struct origin_put *p, const struct origin_bo
     if (!piece)
         return err_set(e, -ENOMEM, "no memory to write");
     for (uint64_t at = 0; at < body->size_bytes;) {
-        if (p->cancel && atomic_load(p->cancel))
+        if ((p->cancel && atomic_load(p->cancel)) || quit_is_now())
             return err_set(e, -ECANCELED, "canceled");
         ssize_t n = body->read(body->arg, piece, MIN(body->size_bytes - at, (uint64_t)FILE_PIECE_BYTES), at);
         if (n <= 0)
@@ -530,7 +531,6 @@ int file_remove(struct origin *o, struct slice key, struct slice if_match, struc
 /* ---- copy ---- */
 
 struct source {
-    const struct origin *origin;
     int fd;
     uint64_t size;
     bool is_link;
@@ -541,7 +541,7 @@ struct source {
 static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
 {
     const struct source *s = arg;
-    if (origin_is_stopped(s->origin))
+    if (quit_is_now())
         return -ECANCELED;
     ssize_t got = s->is_link ? readlinkat(s->fd, "", p, n) : sys->pread(s->fd, p, n, offset);
     if (s->is_link)
@@ -583,8 +583,7 @@ static int copy_from(struct file_origin *f, struct slice from, struct slice to, 
     int _cleanup_close_ fd = file_open_object(f, root, from, path, &st, e);
     if (fd < 0)
         return fd;
-    struct source source = {
-        .origin = &f->base, .fd = fd, .size = (uint64_t)st.st_size, .is_link = S_ISLNK(st.st_mode)};
+    struct source source = {.fd = fd, .size = (uint64_t)st.st_size, .is_link = S_ISLNK(st.st_mode)};
     struct origin_attr there = {0};
     file_etag(&st, source.etag);
     if (!file_matches(if_match, slice_str(source.etag)))

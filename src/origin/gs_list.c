@@ -103,10 +103,8 @@ static int ask(struct gs *g, const struct origin_list *q, struct web_page *p, st
     web_call_init(&c, &g->web, WEB_GET, "list");
     web_query(&c, SLICE_LIT("maxResults"), slice_str(max));
     web_query(&c, SLICE_LIT("fields"), g->view.is_on ? SLICE_LIT(FIELDS_OF_VERSIONS) : SLICE_LIT(FIELDS));
-    if (g->view.is_on) {
+    if (g->view.is_on)
         web_query(&c, SLICE_LIT("versions"), SLICE_LIT("true"));
-        c.also_cancel = g->base.stop; /* many pages may be empty */
-    }
     if (p->prefix.n)
         web_query(&c, SLICE_LIT("prefix"), p->prefix);
     if (q->delimiter)

@@ -219,7 +219,6 @@ static int rewrite_once(struct gs *g, struct slice url, struct slice generation,
     c.url = url;
     c.on_body = web_collect;
     c.arg = &body;
-    c.cancel = g->base.stop;
     web_query(&c, SLICE_LIT("ifSourceGenerationMatch"), generation);
     if (token->n)
         web_query(&c, SLICE_LIT("rewriteToken"), buf_view(token));

@@ -129,7 +129,9 @@ static int send_patiently(struct upload *u, struct err *e)
 
 static void give_up(struct upload *u)
 {
+    struct quit _cleanup_(quit_leave) tidy;
     struct web_call _cleanup_(web_call_fini) c;
+    quit_enter_tidy(&tidy);
     web_call_init(&c, &u->gs->web, WEB_DELETE, "abort_upload");
     c.url = slice_str(u->session);
     (void)web_perform(&c, NULL); /* a session that stays ends by itself after a week */

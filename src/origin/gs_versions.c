@@ -56,7 +56,6 @@ int gs_view_has(const struct gs_view *v, const json_t *j, bool *ret, struct err 
 /* A small document by GET of a URL, or of a key. */
 static json_t *ask(struct gs *g, struct web_call *c, struct buf *body, int *ret_code, struct err *e)
 {
-    c->also_cancel = g->base.stop;
     c->on_body = web_collect;
     c->arg = body;
     *ret_code = web_perform(c, e);

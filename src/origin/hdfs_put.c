@@ -58,8 +58,11 @@ static int remove_path(struct hdfs *h, const char *path, bool *ret_was_there, st
 static void target_fini(struct target *t)
 {
     bool there;
-    if (t->has_tmp)
-        (void)remove_path(t->hdfs, t->tmp, &there, NULL);
+    if (!t->has_tmp)
+        return;
+    struct quit _cleanup_(quit_leave) tidy;
+    quit_enter_tidy(&tidy);
+    (void)remove_path(t->hdfs, t->tmp, &there, NULL);
 }
 
 static int target_open(struct hdfs *h, struct target *t, struct slice key, struct err *e)
@@ -432,7 +435,7 @@ static int load(struct source *s, uint64_t offset)
 static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
 {
     struct source *s = arg;
-    if (origin_is_stopped(&s->hdfs->base))
+    if (quit_is_now())
         return -ECANCELED;
     if (offset < s->at || offset >= s->at + s->have) {
         int r = load(s, offset);

@@ -4,7 +4,7 @@
  * A session is a libnfs context: a TCP connection and the handle of the mounted directory. libnfs serves one
  * thread a context, so each call of the origin takes a session of its own from a pool and gives it back.
  * Calls are sent through the asynchronous half of libnfs and waited for here, so that a cancel flag and a
- * stall are noticed within CANCEL_LOOK_MS and to the millisecond of the option.
+ * stall are noticed within QUIT_LOOK_MS and to the millisecond of the option.
  *
  * Invariants:
  *  1. At most `limit` sessions are in use; others wait. No lock is held over network I/O. Bodies that
@@ -22,12 +22,11 @@
 #include <poll.h>
 #include <sys/time.h>
 
-#define CONN_MAGIC     0x4e465343u
-#define CANCEL_LOOK_MS 100
-#define STEP_MS        10 /* between looks while libnfs changes sockets */
-#define IDLE_MAX_MS    60000
-#define SPARE_SHARE    8 /* one session in so many is not for slow bodies */
-#define WORDS_MAX      200
+#define CONN_MAGIC  0x4e465343u
+#define STEP_MS     10 /* between looks while libnfs changes sockets */
+#define IDLE_MAX_MS 60000
+#define SPARE_SHARE 8 /* one session in so many is not for slow bodies */
+#define WORDS_MAX   200
 
 struct nfs_conn {
     uint32_t magic;
@@ -94,12 +93,12 @@ int nfs_error(const struct nfs_conn *c, struct err *e, int error, const char *wh
     if (error == -ECANCELED)
         return err_set(e, error, "canceled");
     if (error == -ETIMEDOUT)
-        return err_set(e, error, "%s " SLICE_FMT ": no answer for %" PRIu64 " ms", what, SLICE_ARG(key),
-                       c->timeout_ms);
-    if (class == ERR_ORIGIN_DOWN && error != -ESTALE)
-        return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key),
-                       c->words[0] ? c->words : "the connection failed");
-    return err_set(e, class, "%s " SLICE_FMT ": %s", what, SLICE_ARG(key), err_text(error));
+        (void)err_set(e, error, "no answer for %" PRIu64 " ms", quit_patience_ms(c->timeout_ms));
+    else if (class == ERR_ORIGIN_DOWN && error != -ESTALE)
+        (void)err_set(e, class, "%s", c->words[0] ? c->words : "the connection failed");
+    else
+        (void)err_set(e, class, "%s", err_text(error));
+    return err_prefix(e, class, "%s " SLICE_FMT, what, SLICE_ARG(key));
 }
 
 /* Whether a session may be used after this answer. */
@@ -153,23 +152,28 @@ static void begin(struct nfs_conn *c, void *to, size_t n, bool is_bytes)
     c->words[0] = '\0';
 }
 
+static bool is_canceled(const atomic_bool *cancel)
+{
+    return (cancel && atomic_load(cancel)) || quit_is_now();
+}
+
 /* Waits for what was queued (0 of libnfs's async functions). The status of the call. */
 static int finish(struct nfs_conn *c, int queued)
 {
-    uint64_t deadline_ms = sys_mono_ms() + c->timeout_ms;
+    uint64_t heard_ms = sys_mono_ms();
     int r = c->broken ? -EFAULT : queued < 0 ? -EFAULT : 0;
     if (queued < 0)
         take_words(c, nfs_get_error(c->nfs));
     while (r == 0 && !c->done) {
-        uint64_t now_ms = sys_mono_ms();
+        uint64_t now_ms = sys_mono_ms(), deadline_ms = heard_ms + quit_patience_ms(c->timeout_ms);
         struct pollfd fd = {.fd = nfs_get_fd(c->nfs), .events = (short)nfs_which_events(c->nfs)};
-        if (c->cancel && atomic_load(c->cancel))
+        if (is_canceled(c->cancel))
             r = -ECANCELED;
         else if (now_ms >= deadline_ms)
             r = -ETIMEDOUT;
         if (r < 0)
             break;
-        int wait_ms = (int)MIN(deadline_ms - now_ms, (uint64_t)(fd.fd < 0 ? STEP_MS : CANCEL_LOOK_MS));
+        int wait_ms = (int)MIN(deadline_ms - now_ms, (uint64_t)(fd.fd < 0 ? STEP_MS : QUIT_LOOK_MS));
         int n = poll(&fd, 1, wait_ms);
         if (n < 0 && errno != EINTR)
             r = -errno;
@@ -178,7 +182,7 @@ static int finish(struct nfs_conn *c, int queued)
             r = -EFAULT;
         }
         if (n > 0 && fd.revents & POLLIN && c->has_steps)
-            deadline_ms = sys_mono_ms() + c->timeout_ms;
+            heard_ms = sys_mono_ms();
     }
     if (c->done)
         r = c->status;
@@ -416,11 +420,12 @@ static bool has_place_locked(const struct nfs *x, bool upload)
 static int take_place(struct nfs *x, bool upload, atomic_bool *cancel, struct nfs_conn **ret,
                       uint64_t *ret_generation)
 {
+    uint64_t began_ms = sys_mono_ms();
     LOCK_SCOPE(&x->lock);
     while (!has_place_locked(x, upload)) {
-        if (cancel && atomic_load(cancel))
+        if (is_canceled(cancel) || sys_mono_ms() - began_ms >= quit_patience_ms(UINT64_MAX))
             return -ECANCELED;
-        (void)cond_wait_for(&x->freed, &x->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
+        (void)cond_wait_for(&x->freed, &x->lock, QUIT_LOOK_MS * (uint64_t)1000000);
     }
     x->in_use++;
     x->uploading += upload;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/lock.h"
+#include "base/quit.h"
 #include "base/sys.h"
 #include "origin/file_internal.h"
 #include "origin/tree.h"

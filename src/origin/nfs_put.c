@@ -37,6 +37,8 @@ struct target {
  * would wait for a second session while each holds one.) */
 static void remove_tmp(struct target *t)
 {
+    struct quit _cleanup_(quit_leave) tidy;
+    quit_enter_tidy(&tidy);
     nfs_conn_uncancel(t->conn);
     (void)nfs_call_unlink(t->conn, t->tmp);
     if (!nfs_conn_is_broken(t->conn) || t->borrowed)
@@ -362,7 +364,6 @@ int nfs_remove(struct origin *o, struct slice key, struct slice if_match, struct
 /* ---- copy: read and written again, for NFSv3 has no other way ---- */
 
 struct source {
-    const struct origin *origin;
     struct nfs_conn *conn;
     struct nfsfh *fh;
     uint64_t size;
@@ -375,7 +376,7 @@ static ssize_t read_source(void *arg, void *p, size_t n, uint64_t offset)
     const struct source *s = arg;
     struct nfs_stat_64 st;
     char now[TREE_ETAG_SIZE];
-    if (origin_is_stopped(s->origin))
+    if (quit_is_now())
         return -ECANCELED;
     int got = nfs_call_read(s->conn, s->fh, p, n, offset);
     if (got < 0)
@@ -430,7 +431,6 @@ static int copy_from(struct nfs *x, struct slice from, struct slice to, struct s
     if (r < 0)
         return nfs_error(c, e, r, "open", from);
     s.conn = c;
-    s.origin = &x->base;
     r = copy_open(x, &s, &p, from, if_match, a, ret_attr, e);
     (void)nfs_call_close(c, s.fh); /* of a file that was read */
     return r;

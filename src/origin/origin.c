@@ -13,6 +13,7 @@
 #include "origin/origin_internal.h"
 
 #include "base/metrics.h"
+#include "base/quit.h"
 #include "base/sys.h"
 #include "base/text.h"
 #include "net/posix_meta.h"
@@ -166,9 +167,20 @@ void origin_close(struct origin *o)
     o->ops->close(o);
 }
 
+/* What is not wanted any more is not begun. Until quit_leave the node may stop it. */
+static int begin(struct origin *o, struct quit *q, struct err *e)
+{
+    *q = (struct quit){.soon = o->stop_soon, .now = o->stop};
+    quit_enter(q);
+    return quit_is_now() ? err_set(e, -ECANCELED, "canceled") : 0;
+}
+
 int origin_identify(struct origin *o, struct buf *b, struct err *e)
 {
-    int r = o->ops->identify ? o->ops->identify(o, b, e) : buf_str(b, "this kind of origin needs none");
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, e);
+    if (r == 0)
+        r = o->ops->identify ? o->ops->identify(o, b, e) : buf_str(b, "this kind of origin needs none");
     return r < 0 ? err_prefix(e, r, "origin %s", o->url) : 0;
 }
 
@@ -310,7 +322,10 @@ int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, st
     struct watch w = {.sink = sink, .arg = arg};
     struct origin_attr attr;
     uint64_t started_ns = sys->mono_ns();
-    int r = o->ops->get(o, g, a, &attr, on_bytes, &w, &local);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->get(o, g, a, &attr, on_bytes, &w, &local);
     if (w.bytes > 0)
         metrics_add(metrics_series(METRIC_ORIGIN_READ_BYTES, o->bucket_name, NULL, NULL), w.bytes);
     if (r == 0)
@@ -332,9 +347,11 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
     struct err local = {0};
     struct origin_list asked = *l;
     asked.directories = o->posix && o->of_job;
-    asked.unfit = o->of_job;
     uint64_t started_ns = sys->mono_ns();
-    int r = o->ops->list(o, &asked, a, ret, &local);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->list(o, &asked, a, ret, &local);
     /* Callers ask until there is no more. */
     if (r == 0 && ret->truncated && l->token.n > 0 && slice_eq(ret->next_token, l->token))
         r = err_set(&local, ERR_ORIGIN_FAILED, "the listing goes on where it began: it would never end");
@@ -354,7 +371,10 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
         return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    int r = o->ops->put(o, p, body, a, ret_attr, &local);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->put(o, p, body, a, ret_attr, &local);
     if (r == 0)
         metrics_add(metrics_series(METRIC_ORIGIN_WRITTEN_BYTES, o->bucket_name, NULL, NULL),
                     body->size_bytes);
@@ -377,7 +397,11 @@ int origin_remove(struct origin *o, struct slice key, struct slice if_match, str
         return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    return done(o, "delete", started_ns, o->ops->remove(o, key, if_match, &local), &local, e);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->remove(o, key, if_match, &local);
+    return done(o, "delete", started_ns, r, &local, e);
 }
 
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
@@ -388,7 +412,11 @@ int origin_copy(struct origin *o, struct slice from, struct slice to, struct sli
         return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    return done(o, "copy", started_ns, o->ops->copy(o, from, to, if_match, a, ret_attr, &local), &local, e);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->copy(o, from, to, if_match, a, ret_attr, &local);
+    return done(o, "copy", started_ns, r, &local, e);
 }
 
 int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
@@ -399,7 +427,10 @@ int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_
         return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    int r = o->ops->set_meta
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->set_meta
                 ? o->ops->set_meta(o, p, size_bytes, a, ret_attr, &local)
                 : err_set(&local, ERR_NOT_IMPLEMENTED, "the origin cannot change metadata of objects");
     return done(o, "set_meta", started_ns, r, &local, e);
@@ -420,7 +451,11 @@ int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_
         return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    return done(o, "upload", started_ns, o->ops->upload_create(o, p, ret_id, &local), &local, e);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->upload_create(o, p, ret_id, &local);
+    return done(o, "upload", started_ns, r, &local, e);
 }
 
 int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
@@ -431,7 +466,10 @@ int origin_upload_part(struct origin *o, const struct origin_put *p, struct slic
         return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    int r = o->ops->upload_part(o, p, id, number, body, ret_etag, &local);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->upload_part(o, p, id, number, body, ret_etag, &local);
     if (r == 0)
         metrics_add(metrics_series(METRIC_ORIGIN_WRITTEN_BYTES, o->bucket_name, NULL, NULL),
                     body->size_bytes);
@@ -447,7 +485,10 @@ int origin_upload_complete(struct origin *o, const struct origin_put *p, struct 
         return refuse_change(o, e);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    int r = o->ops->upload_complete(o, p, id, parts, n, size_bytes, a, ret_attr, &local);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->upload_complete(o, p, id, parts, n, size_bytes, a, ret_attr, &local);
     return done(o, "complete", started_ns, r, &local, e);
 }
 
@@ -456,7 +497,11 @@ int origin_upload_abort(struct origin *o, struct slice key, struct slice id, str
     assert(o && origin_has_uploads(o));
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    return done(o, "abort", started_ns, o->ops->upload_abort(o, key, id, &local), &local, e);
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->upload_abort(o, key, id, &local);
+    return done(o, "abort", started_ns, r, &local, e);
 }
 
 /* ---- tags ---- */
@@ -467,7 +512,10 @@ int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct
     assert(o && name.n > 0 && ret);
     struct err local = {0};
     uint64_t started_ns = sys->mono_ns();
-    int r = o->ops->has_tag
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->has_tag
                 ? o->ops->has_tag(o, key, name, value, cancel, ret, &local)
                 : err_set(&local, ERR_NOT_IMPLEMENTED, "an origin of %s:// keeps no tags", o->ops->scheme);
     return done(o, "tags", started_ns, r, &local, e);

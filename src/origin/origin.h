@@ -9,8 +9,9 @@
  * another try would end alike), ERR_ORIGIN_SETUP (a certificate that is not trusted, another region, a
  * redirect: nothing that a request could change), ERR_CONFLICT (409: someone else wrote at the same moment),
  * ERR_ORIGIN_SHORT (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412),
- * ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the cancel flag said so; what the sink returns is
- * passed through as it is). The err text carries the origin's own words: status, S3 code and message.
+ * ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the cancel flag said so, or the thread's scopes do,
+ * base/quit.h; what the sink returns is passed through as it is). The err text carries the origin's own
+ * words: status, S3 code and message.
  *
  * The process must ignore SIGPIPE: TLS connections raise it when the origin closes them.
  */
@@ -204,7 +205,7 @@ struct origin_list {
     struct slice token; /* the origin's own continuation from the page before; empty at first */
     uint32_t max;       /* most entries, at most 1000 */
     bool directories;   /* set by origin_list: directories are entries also when they are not empty */
-    bool unfit;         /* set by origin_list: names that no key can have are entries, see below */
+    bool unfit;         /* names that no key can have are entries, see below */
 };
 
 /* The ETag of an entry that stands for names longer than any key, in listings for jobs, which tell of them:
@@ -276,8 +277,9 @@ struct origin {
                     Set before the first call */
     bool of_job; /* with `posix`: every directory is listed, and a mode or owner that may not be given is left
                     as it is. Set before the first call */
-    atomic_bool *stop; /* says that the node ends: copies inside the origin, which may take as long as it
-                          likes, are given up. NULL: never. Set before the first call */
+    /* The node stops: what hears nothing, and then all that is under way, is given up (base/quit.h). May be
+     * NULL. Set before the first call. */
+    atomic_bool *stop_soon, *stop;
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
@@ -304,7 +306,6 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
 int origin_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
 /* -ENOENT when nothing was there and the origin says so; S3 reports success. */
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
-/* -ECANCELED: given up by o->stop. */
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e);
 /* Gives the object p->key the content type and metadata of `p`; its bytes stay, and so may lines that it has

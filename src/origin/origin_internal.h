@@ -17,11 +17,6 @@ extern const struct origin_ops origin_hdfs_ops;
  * came. Kinds without HTTP pass err_http_status() of the outcome. */
 void origin_count_request(struct origin *o, const char *op, int status);
 
-/* Whether copies are given up. */
-static inline bool origin_is_stopped(const struct origin *o)
-{
-    return o->stop && atomic_load(o->stop);
-}
 /* Attribute strings into `a` after checking that they fit: the origin chose their sizes. -ENOMEM otherwise.
  */
 int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e);

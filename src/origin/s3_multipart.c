@@ -276,6 +276,8 @@ static int abort_once(struct upload *u, struct err *e)
 static void abort_upload(struct upload *u)
 {
     struct err e = {0};
+    struct quit _cleanup_(quit_leave) tidy;
+    quit_enter_tidy(&tidy);
     int r = abort_once(u, &e);
     if (r < 0 && !slice_starts(slice_str(e.text), SLICE_LIT("404")))
         log_warn("origin", "s3://%s/%s" SLICE_FMT ": parts of a failed upload are left behind: %s",
@@ -323,10 +325,7 @@ int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct orig
 int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
                       struct origin_attr *ret_attr, struct err *e)
 {
-    struct origin_put p = {.key = to,
-                           .content_type = source->attr.content_type,
-                           .meta = source->attr.meta,
-                           .cancel = s->base.stop};
+    struct origin_put p = {.key = to, .content_type = source->attr.content_type, .meta = source->attr.meta};
     /* Onto itself: each part says what it is made of, but somebody may write behind the last one. */
     if (source->replaces && (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT) &&
         !web_etag_is_weak(source->attr.etag))

@@ -81,7 +81,6 @@ static int ask(struct s3 *s, struct slice key, struct slice id, atomic_bool *can
     if (id.n)
         web_query(&c, SLICE_LIT("versionId"), id);
     c.cancel = cancel;
-    c.also_cancel = s->base.stop;
     c.on_body = web_collect;
     c.arg = &body;
     int r = web_perform(&c, e);

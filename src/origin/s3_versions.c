@@ -125,7 +125,6 @@ static int ask(struct s3 *s, const struct question *q, struct s3_version_reader 
     if (q->id_marker.n)
         web_query(&c, SLICE_LIT("version-id-marker"), q->id_marker);
     c.cancel = q->cancel;
-    c.also_cancel = s->base.stop;
     c.on_body = on_body;
     c.arg = &f;
     int r = web_perform(&c, e);
@@ -168,7 +167,6 @@ static int check_kept(struct s3 *s, struct err *e)
     struct err local = {0};
     web_call_init(&c, &s->web, WEB_GET, "versioning");
     web_query(&c, SLICE_LIT("versioning"), SLICE_NULL);
-    c.also_cancel = s->base.stop;
     c.on_body = web_collect;
     c.arg = &body;
     int r = web_perform(&c, &local);

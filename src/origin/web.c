@@ -188,7 +188,8 @@ void web_header(struct web_call *c, struct slice name, struct slice value)
 
 bool web_is_canceled(const struct web_call *c)
 {
-    return (c->cancel && atomic_load(c->cancel)) || (c->also_cancel && atomic_load(c->also_cancel));
+    return (c->cancel && atomic_load(c->cancel)) || (c->also_cancel && atomic_load(c->also_cancel)) ||
+           quit_is_now();
 }
 
 struct slice web_method_name(enum web_method m)

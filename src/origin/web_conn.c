@@ -3,7 +3,7 @@
  *
  * A connection is a curl easy handle inside a multi handle of its own: curl keeps the socket alive between
  * requests, and the multi interface lets this file wait by itself, so that a cancel flag and a stall are
- * noticed within CANCEL_LOOK_MS, to the millisecond of the option and not to curl's second. Time spent in the
+ * noticed within QUIT_LOOK_MS, to the millisecond of the option and not to curl's second. Time spent in the
  * caller's own callbacks (a slow disk, a body that is not there yet) never counts as a stall of the origin.
  *
  * Invariants:
@@ -33,8 +33,6 @@
  * processor time of fetching a file of 110 KB. */
 #define BUFFER_MAX     (120 * KIB)
 #define BUFFERS_MAX    (16 * MIB) /* of all connections of an origin together, per direction */
-#define CANCEL_LOOK_MS 100
-#define WAIT_MS        1000
 #define SPARE_SHARE    8     /* one place in so many is not for bodies, and as many more not for slow ones */
 #define IDLE_MAX_MS    60000 /* idle connections beyond this age are closed when others come back */
 #define EXPECT_WAIT_MS 1000L
@@ -110,15 +108,18 @@ static bool has_place_locked(const struct web *w, const struct web_call *call)
            (!is_slow(call) || w->slow < slow_max);
 }
 
-/* Waits for a free place; -ECANCELED when a flag says so first. */
+/* Waits for a free place; -ECANCELED when a flag says so first, or when there is none for too long while the
+ * node stops. */
 static int conn_take(struct web_call *call, struct web_conn **ret)
 {
     struct web *w = call->web;
     struct web_conn *c = NULL;
+    uint64_t began_ms = sys_mono_ms();
+    bool canceled;
     lock_take(&w->lock);
-    while (!has_place_locked(w, call) && !web_is_canceled(call))
-        (void)cond_wait_for(&w->freed, &w->lock, CANCEL_LOOK_MS * (uint64_t)1000000);
-    bool canceled = web_is_canceled(call);
+    while (!(canceled = web_is_canceled(call) || sys_mono_ms() - began_ms >= quit_patience_ms(UINT64_MAX)) &&
+           !has_place_locked(w, call))
+        (void)cond_wait_for(&w->freed, &w->lock, QUIT_LOOK_MS * (uint64_t)1000000);
     if (!canceled) {
         w->in_use++;
         w->uploading += has_body(call);
@@ -364,9 +365,9 @@ static int look_around(struct web_call *c, struct err *e)
 {
     if (web_is_canceled(c))
         return err_set(e, -ECANCELED, "canceled");
-    uint64_t now_ms = sys_mono_ms();
-    if (now_ms > c->progress_ms && now_ms - c->progress_ms >= c->web->timeout_ms)
-        return err_set(e, -ETIMEDOUT, "no progress for %" PRIu64 " ms", c->web->timeout_ms);
+    uint64_t now_ms = sys_mono_ms(), patience_ms = quit_patience_ms(c->web->timeout_ms);
+    if (now_ms > c->progress_ms && now_ms - c->progress_ms >= patience_ms)
+        return err_set(e, -ETIMEDOUT, "no progress for %" PRIu64 " ms", patience_ms);
     return 0;
 }
 
@@ -374,7 +375,7 @@ static int wait_ms(const struct web_call *c)
 {
     uint64_t now_ms = sys_mono_ms(), deadline_ms = c->progress_ms + c->web->timeout_ms;
     uint64_t left = deadline_ms > now_ms ? deadline_ms - now_ms : 0;
-    return (int)MIN(left, (uint64_t)(c->cancel || c->also_cancel ? CANCEL_LOOK_MS : WAIT_MS));
+    return (int)MIN(left, (uint64_t)QUIT_LOOK_MS);
 }
 
 /* Until curl is done: its result in *ret_curl. Negative when it was given up before. */

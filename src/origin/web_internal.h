@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/quit.h"
 #include "base/sys.h"
 #include "net/sigv4.h"
 #include "origin/origin_internal.h"

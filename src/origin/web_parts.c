@@ -17,8 +17,9 @@
 
 struct run {
     const struct web_parts *parts;
-    atomic_bool stop; /* a part has failed: the others need not go on */
-    struct lock lock; /* covers what follows */
+    const struct quit *quit; /* the caller's */
+    atomic_bool stop;        /* a part has failed: the others need not go on */
+    struct lock lock;        /* covers what follows */
     uint32_t next;
     int result;
     struct err err;
@@ -34,7 +35,7 @@ bool web_try_again(atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int
     struct retry r = {.attempt = attempt};
     uint64_t random;
     sys->random(&random, sizeof(random));
-    bool stopped = (stop && atomic_load(stop)) || (cancel && atomic_load(cancel));
+    bool stopped = (stop && atomic_load(stop)) || (cancel && atomic_load(cancel)) || quit_level() != QUIT_NO;
     int64_t delay_ms = retry_delay_ms(&r, code, sys_mono_ms(), 0, !stopped && attempt + 1 < TRIES, random);
     if (delay_ms < 0)
         return false;
@@ -62,9 +63,8 @@ static bool take_part(struct run *u, uint32_t *ret)
     return true;
 }
 
-static void *part_main(void *arg)
+static void do_parts(struct run *u)
 {
-    struct run *u = arg;
     uint32_t i;
     while (take_part(u, &i)) {
         struct err e = {0};
@@ -78,6 +78,13 @@ static void *part_main(void *arg)
         }
         atomic_store(&u->stop, true);
     }
+}
+
+static void *part_main(void *arg)
+{
+    struct run *u = arg;
+    (void)quit_use(u->quit);
+    do_parts(u);
     return NULL;
 }
 
@@ -85,7 +92,7 @@ static void *part_main(void *arg)
 int web_parts_run(const struct web_parts *p, struct err *e)
 {
     assert(p->n > 0 && p->limit > 0);
-    struct run _cleanup_(run_fini) u = {.parts = p};
+    struct run _cleanup_(run_fini) u = {.parts = p, .quit = quit_here()};
     lock_init(&u.lock, LOCK_ORIGIN);
     pthread_t threads[ORIGIN_PARTS_AT_ONCE - 1];
     size_t n = 0, want = MIN(MIN((size_t)ORIGIN_PARTS_AT_ONCE, (size_t)p->n), (size_t)p->limit) - 1;
@@ -96,7 +103,7 @@ int web_parts_run(const struct web_parts *p, struct err *e)
     while (n < want && pthread_create(&threads[n], &attr, part_main, &u) == 0)
         n++;
     (void)pthread_attr_destroy(&attr);
-    (void)part_main(&u);
+    do_parts(&u);
     for (size_t i = 0; i < n; i++)
         (void)pthread_join(threads[i], NULL);
     if (u.result < 0 && e)

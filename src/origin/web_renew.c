@@ -3,8 +3,8 @@
  * the kind's.
  *
  * Invariants:
- *  1. One thread asks, the others wait, and a failure is the answer of all of them; no lock is held
- * meanwhile.
+ *  1. One thread asks, the others wait, and a failure is the answer of all of them, but where the one gave up
+ * for reasons of its own; no lock is held meanwhile.
  *  2. They are renewed WEB_RENEW_BEFORE_MS before their end; should that fail, the old ones are used while
  * they last, and it is asked again after AGAIN_MS.
  *  3. Nothing that was answered here is told as the origin's word about an object: a service that knows no
@@ -18,7 +18,7 @@
 #define LEAST_MS 10000 /* with less left they are not used */
 #define AGAIN_MS 10000 /* between a renewal that failed and the next */
 #define NONE_MS  60000 /* that there are none is believed for so long */
-#define WAIT_NS  ((uint64_t)1000000000)
+#define WAIT_NS  ((uint64_t)QUIT_LOOK_MS * 1000000)
 
 void web_renewed_init(struct web_renewed *n, const struct web_renewed_kind *kind, void *arg)
 {
@@ -71,6 +71,10 @@ static int renew_locked(struct web_renewed *n, struct err *e)
     int r = ask(n, has, &found, &life_ms, e);
     lock_take(&n->lock);
     n->asking = false;
+    if (r == -ECANCELED) { /* somebody else asks */
+        cond_broadcast(&n->moved);
+        return r;
+    }
     n->rounds++;
     n->result = r;
     n->again_ms = r < 0 ? sys_mono_ms() + AGAIN_MS : 0;
@@ -99,8 +103,11 @@ int web_renewed_get(struct web_renewed *n, void *ret, uint64_t *ret_version, str
 {
     LOCK_SCOPE(&n->lock);
     uint64_t before = n->rounds;
-    while (n->asking && left_ms_locked(n) < LEAST_MS && !(n->rounds != before && n->result < 0))
+    while (n->asking && left_ms_locked(n) < LEAST_MS && !(n->rounds != before && n->result < 0)) {
+        if (quit_is_now())
+            return err_set(e, -ECANCELED, "canceled");
         (void)cond_wait_for(&n->moved, &n->lock, WAIT_NS);
+    }
     if (n->rounds != before && n->result < 0 && left_ms_locked(n) < LEAST_MS) {
         if (e)
             *e = n->why;

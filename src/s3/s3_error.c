@@ -44,6 +44,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(-EPERM, ACCESS_DENIED, true)                                                                           \
     X(-EROFS, ACCESS_DENIED, true)                                                                           \
     X(ERR_CLOSED, UNAVAILABLE, false)                                                                        \
+    X(-ECANCELED, UNAVAILABLE, false)                                                                        \
     X(ERR_NO_ROUTE, UNAVAILABLE, false)                                                                      \
     X(-EBUSY, UNAVAILABLE, false)                                                                            \
     X(-EAGAIN, UNAVAILABLE, false)                                                                           \

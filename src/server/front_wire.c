@@ -417,6 +417,13 @@ static void tell_sent(struct worker *w, const struct conn *c, const struct frame
         s->sent(c->wire->session->user, fr->h.op, fr->rep);
 }
 
+/* A node that stops gives up what origins do not answer: who asked hears that the connection is lost, as from
+ * one that was killed, and asks the next node, in place of a failure that is none of the object's. */
+static bool is_given_up(const struct front *f, int status)
+{
+    return (status == -ETIMEDOUT || status == -ECANCELED) && atomic_load(&f->draining);
+}
+
 static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
 {
     uint64_t began_ns = sys->mono_ns();
@@ -431,6 +438,8 @@ static int serve_frame(struct worker *w, struct conn *c, struct frame *fr)
     }
     /* Counted before it is sent: who has a reply finds its request in the metrics. */
     count_answer(c, fr, status);
+    if (is_given_up(w->front, status))
+        return -EPIPE;
     bool gone = sys->mono_ns() - began_ns > SLOW_NS && has_gone(c);
     stream_pace_begin(&c->pace, w->out.n);
     int k = wire_send(c->fd, fr->h.op, WIRE_FLAG_REPLY, fr->h.request_id, status, buf_view(&w->out), pass_fd);

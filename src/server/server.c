@@ -374,10 +374,12 @@ void server_stop(struct server *s)
     assert(s->magic == SERVER_MAGIC && s->front != NULL);
     atomic_store(&s->stopping, true);
     object_gate_open(s->objects);
+    object_stop_soon(s->objects);
+    jobs_stop(s->jobs);
     if (front_drain(s->front, s->drain_timeout_ms) < 0)
         log_warn("server", "%zu connections cut: their requests did not end within --drain-timeout",
                  front_connections(s->front));
-    object_stop_copies(s->objects);
+    object_stop_now(s->objects);
     close_parts(s);
     (void)sys->unlink(s->dir.socket_path); /* a stale one is replaced by the next start */
     log_info("server", "stopped");

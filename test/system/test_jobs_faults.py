@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import threading
 import time
 
@@ -343,3 +344,29 @@ def test_progress_of_a_job_is_drawn_on_a_terminal(shaped):
     shaper.fault("status:403", match="/d/000", count="1000000")
     drawn = node.drawn(*arguments, status=3)
     assert re.search(r"running: [1-9]\d*/12 objects, [\d.]+ KiB of 586 KiB, 1 failed", drawn), drawn
+
+
+def test_a_command_killed_within_its_list(bucket):
+    """A command that is killed while it sends its list leaves a job that says so and cannot be resumed: it would end as done, without
+    the rest of the list. (Without list_comes it does.)"""
+    node = bucket.node
+    fill(bucket, 3)
+    before = {j["id"] for j in json.loads(node.cli("job", "ls", "--json").stdout)}
+    env = {**os.environ, "FOREBAY_SOCKET": str(node.socket_path), **node.env}
+    command = subprocess.Popen([str(node.binary), "prefetch", "--wait", "--list", "-", bucket.name], env=env, stdin=subprocess.PIPE)
+    lines = b"".join(b"d/%04d.bin\n" % i for i in range(3)) + b"".join(b"d/missing-%054d\n" % i for i in range(20_000))
+    command.stdin.write(lines)
+    command.stdin.flush()  # more than one piece, so that some of it has left
+
+    def made():
+        return [j for j in json.loads(node.cli("job", "ls", "--json").stdout) if j["id"] not in before]
+
+    [job] = harness.wait_until(made, what="the job is there")
+    command.kill()
+    command.wait(60)
+    assert job["state"] == "paused" and job["reason"] == "its list has not come whole"
+    refused = node.cli("job", "resume", job["id"], check=False)
+    assert refused.returncode == 1 and "start it again" in refused.stderr
+    assert show(node, job["id"])["state"] == "paused"
+    node.cli("job", "cancel", job["id"])
+    node.cli("job", "rm", job["id"])

@@ -127,7 +127,7 @@ static inline void wait_for_gate(struct script *s, enum script_op op, unsigned n
 {
     struct fixture *f = s->arg;
     (void)op, (void)nth, (void)fate;
-    while (!atomic_load(&f->gate) && !atomic_load(g->cancel))
+    while (!atomic_load(&f->gate) && !atomic_load(g->cancel) && !quit_is_now())
         sys->sleep_ns(1000000);
 }
 

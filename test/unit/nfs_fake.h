@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,7 @@ static struct {
     uint64_t last_id, clock_ns;
     unsigned contexts, handles, dirs; /* open */
     uint64_t left;                    /* calls until one fails; 0: none */
+    atomic_bool *not_wanted;          /* set when one hangs, in place of the day that passes */
     enum fake_fault fault;
     char failed[32]; /* the call that did; empty: none yet */
     struct fake_call late;
@@ -441,6 +443,8 @@ static void fake_run_unheard(struct fake_call *c)
 static void fake_hang(struct nfs_context *nfs)
 {
     nfs->is_hung = true;
+    if (fake.not_wanted)
+        atomic_store(fake.not_wanted, true);
     fake.has_late = fake.fault == FAKE_LATE && !nfs->call.fh;
     if (fake.has_late)
         fake.late = nfs->call;
@@ -531,7 +535,7 @@ int nfs_get_fd(struct nfs_context *nfs)
 /* Whoever waits for a call that hangs does so for a day. */
 int nfs_which_events(struct nfs_context *nfs)
 {
-    fake.clock_ns += nfs->is_hung ? 86400ull * 1000000000 : 0;
+    fake.clock_ns += nfs->is_hung && !fake.not_wanted ? 86400ull * 1000000000 : 0;
     return POLLIN;
 }
 

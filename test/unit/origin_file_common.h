@@ -88,3 +88,33 @@ static inline int put(const char *key, uint64_t size, struct origin_attr *ret)
     struct origin_body b = {.size_bytes = size, .read = pattern};
     return origin_put(T.origin, &p, &b, T.arena, ret, &T.err);
 }
+
+/* The keys of all pages: "key\n", common prefixes with " P". */
+static bool tells_unfit; /* list_all asks for names that no key can have, too */
+
+static inline void list_all(const char *prefix, char delimiter, uint32_t max, const char *after,
+                            struct buf *ret)
+{
+    struct slice token = SLICE_NULL;
+    for (int pages = 0; pages < 5000; pages++) {
+        struct origin_list l = {.prefix = slice_str(prefix),
+                                .delimiter = delimiter,
+                                .max = max,
+                                .token = token,
+                                .after = slice_str(after),
+                                .unfit = tells_unfit};
+        struct origin_page page;
+        if (origin_list(T.origin, &l, T.arena, &page, &T.err) != 0)
+            fail_msg("%s", T.err.text);
+        assert_true(page.n <= max);
+        for (size_t i = 0; i < page.n; i++)
+            assert_int_equal(buf_printf(ret, SLICE_FMT "%s\n", SLICE_ARG(page.entries[i].key),
+                                        page.entries[i].is_prefix ? " P" : ""),
+                             0);
+        if (!page.truncated)
+            return;
+        assert_true(page.n > 0);
+        token = page.next_token;
+    }
+    fail();
+}

@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "base/quit.h"
 #include "base/sys.h"
 #include "namespace/upstream.h"
 
@@ -166,7 +167,7 @@ static inline int script_get(struct origin *o, const struct origin_get *g, struc
     struct script_fate fate = script_begin(s, g->attributes_only ? SCRIPT_HEAD : SCRIPT_GET, g);
     if (fate.error)
         return script_end(s, fate.error, e);
-    if (g->cancel && atomic_load(g->cancel))
+    if ((g->cancel && atomic_load(g->cancel)) || quit_is_now())
         return script_end(s, -ECANCELED, e);
     (void)pthread_mutex_lock(&s->lock);
     const struct script_object *x = script_find_locked(s, g->key);

@@ -72,8 +72,31 @@ static void long_texts_are_cut(void **state)
         assert_int_equal(strncmp(e.text, "p: aaaa", 7), 0);
         assert_int_equal(strlen(e.text), MIN(n + 2, (size_t)ERR_TEXT_MAX - 1));
         (void)err_prefix(&e, -EIO, "%s", word);
+        assert_int_equal(strncmp(e.text, word, 77), 0);
+        assert_int_equal(strncmp(e.text + 77, "...: p: aaaa", 12), 0);
         (void)err_errno(&e, -EIO, "%s", word);
-        assert_int_equal(strncmp(e.text, word, MIN(n - 1, (size_t)ERR_TEXT_MAX - 1)), 0);
+        assert_int_equal(strncmp(e.text, word, 77), 0);
+        assert_int_equal(strlen(e.text), ERR_TEXT_MAX - 1);
+    }
+}
+
+/* However long the name of something is, what was wrong with it stands at the end. (Cut at the end it was the
+ * name alone.) */
+static void reasons_are_kept(void **state)
+{
+    char word[2 * ERR_TEXT_MAX];
+    for (size_t n = ERR_TEXT_MAX - 40; n < sizeof(word); n++) {
+        struct err e = {0};
+        memset(word, 'a', n);
+        word[n - 1] = '\0';
+        (void)err_errno(&e, -ENAMETOOLONG, "%s", word);
+        assert_non_null(strstr(e.text, ": File name too long"));
+        e = (struct err){0};
+        (void)err_set(&e, -EINVAL, "no good");
+        (void)err_prefix(&e, -EINVAL, "%s", word);
+        assert_string_equal(e.text + strlen(e.text) - 9, ": no good");
+        (void)err_prefix(&e, -EINVAL, "bucket %s", "b");
+        assert_int_equal(strncmp(e.text, "bucket b: aaa", 13), 0);
     }
 }
 
@@ -142,6 +165,7 @@ int main(void)
         cmocka_unit_test(prefixes_pile_up),
         cmocka_unit_test(prefix_of_nothing_uses_the_code),
         cmocka_unit_test(long_texts_are_cut),
+        cmocka_unit_test(reasons_are_kept),
         cmocka_unit_test(table_is_sound),
         cmocka_unit_test(http_statuses),
         cmocka_unit_test(names_and_texts),

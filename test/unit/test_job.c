@@ -94,6 +94,21 @@ static void test_lost_modes_are_kept(void **state)
     job_record_fini(&bad);
 }
 
+/* So does that its list has not come whole. */
+static void test_a_list_that_comes_is_noted(void **state)
+{
+    (void)state;
+    struct job_record r = {0};
+    static const char text[] = GOLDEN_FIELDS "modes_lost=7\nlist_comes=1\n" GOLDEN_SPEC;
+    assert_int_equal(job_record_decode(slice_str(text), NULL, &r, NULL), 0);
+    assert_int_equal(r.list_comes, 1);
+    assert_int_equal(r.modes_lost, 7);
+    _cleanup_buf_ struct buf b = BUF_INIT(JOB_RECORD_MAX);
+    assert_int_equal(job_record_encode(&r, NULL, &b, NULL), 0);
+    assert_string_equal(b.p, text);
+    job_record_fini(&r);
+}
+
 /* Where there is a key, what --set says is not readable in the record; the job that it is of reads it again,
  * and no other. */
 static void test_settings_are_sealed(void **state)
@@ -596,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_final_states_stay),
         cmocka_unit_test(test_record_is_golden),
         cmocka_unit_test(test_lost_modes_are_kept),
+        cmocka_unit_test(test_a_list_that_comes_is_noted),
         cmocka_unit_test(test_settings_are_sealed),
         cmocka_unit_test(test_damaged_records_are_refused),
         cmocka_unit_test(test_keys_are_golden),

@@ -310,7 +310,7 @@ static void test_a_refused_object_of_a_list_fails_alone(void **state)
     assert_int_equal(start(f, "prefetch", "listed=true\nmin-size=10\n", &id), 0);
     keys.id = id;
     assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
-    assert_int_equal(change(f, id, "resume"), 0);
+    assert_int_equal(change(f, id, "listed"), 0);
     wait_for(f, id, "partly failed");
     assert_int_equal(number(f, id, "done_objects"), 2);
     assert_int_equal(number(f, id, "failed_objects"), 2);
@@ -410,11 +410,49 @@ static void test_keys_may_come_twice(void **state)
     assert_int_equal(start(f, "prefetch", "listed=true\n", &keys.id), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
-    assert_int_equal(change(f, keys.id, "resume"), 0);
+    assert_int_equal(change(f, keys.id, "listed"), 0);
+    assert_int_equal(change(f, keys.id, "listed"), 0); /* nor did it hear that */
     wait_for(f, keys.id, "done");
     assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), -EINVAL);
     assert_int_equal(number(f, keys.id, "total_objects"), 2);
     assert_int_equal(number(f, keys.id, "done_objects"), 2);
+}
+
+/* A job whose list has not come whole, because the command that sent it was killed, says so and cannot be
+ * made to go on with what has come, which would end as done; not after a restart of the node either. Nor does
+ * one that was paused in its work take further keys, which would be behind its cursor. (Without list_comes in
+ * the record, or the look at it in op_change, it ends as done.) */
+static void test_a_list_that_did_not_come_whole(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_job_keys_req keys = {.keys = SLICE_LIT("k000\n")};
+    struct wire_job_keys_rep added;
+    uint64_t id = 0;
+    write_objects(f, 3, 30000);
+    assert_int_equal(start(f, "prefetch", "listed=true\n", &id), 0);
+    keys.id = id;
+    assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(change(f, id, "resume"), -EINVAL);
+        assert_true(is_in(f, id, "paused"));
+        json_t *job = get(f, id);
+        assert_string_equal(json_string_value(json_object_get(job, "reason")), "its list has not come whole");
+        json_decref(job);
+        close_node(f);
+        open_node(f);
+    }
+    assert_int_equal(change(f, id, "cancel"), 0);
+    assert_int_equal(change(f, id, "listed"), -EINVAL);
+
+    assert_int_equal(start(f, "prefetch", "listed=true\nrate=10000\nparallel=1\n", &keys.id), 0);
+    keys.keys = SLICE_LIT("k000\nk001\nk002\n");
+    assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
+    assert_int_equal(change(f, keys.id, "listed"), 0);
+    assert_int_equal(change(f, keys.id, "pause"), 0);
+    keys.keys = SLICE_LIT("absent\n");
+    assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), -EINVAL);
+    assert_int_equal(change(f, keys.id, "resume"), 0);
+    assert_int_equal(change(f, keys.id, "cancel"), 0);
 }
 
 /* evict walks what is cached and what is not in the origin yet as one, over pages that end at other keys:
@@ -466,6 +504,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_refused_object_of_a_list_fails_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_waits_hears_of_the_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_keys_may_come_twice, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_list_that_did_not_come_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(test_evict_meets_each_object_once, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,8 +114,8 @@ static void test_failures_are_listed_once(void **state)
         int r = object_job_keys(f->session, &keys, f->arena, &added, NULL);
         if (r < 0)
             assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
-        if (change(f, id, "resume") < 0)
-            assert_int_equal(change(f, id, "resume"), 0);
+        if (change(f, id, "listed") < 0)
+            assert_int_equal(change(f, id, "listed"), 0);
         settle(f, id);
         arm(0);
         close_node(f);
@@ -143,7 +143,7 @@ static void test_a_pause_passes_no_failure_by(void **state)
     assert_int_equal(start(f, "prefetch", "listed=true\nrate=100000\nparallel=1\n", &id), 0);
     keys.id = id;
     assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
-    assert_int_equal(change(f, id, "resume"), 0);
+    assert_int_equal(change(f, id, "listed"), 0);
     for (int i = 0; i < 2000 && number(f, id, "failed_objects") == 0; i++)
         sys->sleep_ns(1000000);
     arm(2); /* the pause is written, what the thread writes at its end is not */

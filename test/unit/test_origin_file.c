@@ -55,32 +55,6 @@ static void sink_fini(struct sink *s)
     buf_fini(&s->got);
 }
 
-/* The keys of all pages: "key\n", common prefixes with " P". */
-static void list_all(const char *prefix, char delimiter, uint32_t max, const char *after, struct buf *ret)
-{
-    struct slice token = SLICE_NULL;
-    for (int pages = 0; pages < 5000; pages++) {
-        struct origin_list l = {.prefix = slice_str(prefix),
-                                .delimiter = delimiter,
-                                .max = max,
-                                .token = token,
-                                .after = slice_str(after)};
-        struct origin_page page;
-        if (origin_list(T.origin, &l, T.arena, &page, &T.err) != 0)
-            fail_msg("%s", T.err.text);
-        assert_true(page.n <= max);
-        for (size_t i = 0; i < page.n; i++)
-            assert_int_equal(buf_printf(ret, SLICE_FMT "%s\n", SLICE_ARG(page.entries[i].key),
-                                        page.entries[i].is_prefix ? " P" : ""),
-                             0);
-        if (!page.truncated)
-            return;
-        assert_true(page.n > 0);
-        token = page.next_token;
-    }
-    fail();
-}
-
 /* ---- reading and writing ---- */
 
 /* What was put is got again, whole, by range and by HEAD, with one ETag; nothing but the file is left. */
@@ -257,19 +231,34 @@ static void test_mount_points_of_fstab(void **state)
         assert_int_equal(file_is_in_fstab(slice_str(text), slice_str(rows[i].path)), rows[i].is);
 }
 
+static atomic_bool node_stops;
+static unsigned n_read;
+
+static ssize_t stop_while_reading(int fd, void *p, size_t n, uint64_t offset)
+{
+    atomic_store(&node_stops, true);
+    n_read++;
+    return sys_real.pread(fd, p, n, offset);
+}
+
 /* A copy is given up when the node stops, and leaves nothing. */
 static void test_copy_of_a_node_that_stops(void **state)
 {
     struct origin_attr attr;
+    struct sys table = sys_real;
     SINK(s);
-    atomic_bool stop = true;
-    assert_int_equal(put("from", 100000, &attr), 0);
-    T.origin->stop = &stop;
+    assert_int_equal(put("from", 2000000, &attr), 0);
+    atomic_store(&node_stops, false);
+    T.origin->stop = &node_stops;
+    table.pread = stop_while_reading;
+    sys = &table;
     assert_int_equal(
         origin_copy(T.origin, SLICE_LIT("from"), SLICE_LIT("to"), SLICE_NULL, T.arena, &attr, &T.err),
         -ECANCELED);
+    sys = &sys_real;
+    assert_int_equal(n_read, 1);
+    atomic_store(&node_stops, false);
     assert_int_equal(get(SLICE_LIT("to"), 0, 0, SLICE_NULL, &s, &attr), -ENOENT);
-    atomic_store(&stop, false);
     assert_int_equal(
         origin_copy(T.origin, SLICE_LIT("from"), SLICE_LIT("to"), SLICE_NULL, T.arena, &attr, &T.err), 0);
     T.origin->stop = NULL;
@@ -795,65 +784,6 @@ static void test_list_longest_key(void **state)
     assert_true(slice_eq(buf_view(&got), buf_view(&want)));
 }
 
-static void touch_in(int dir, char c, size_t n, bool is_dir)
-{
-    char name[256];
-    memset(name, c, n);
-    name[n] = '\0';
-    if (is_dir) {
-        assert_int_equal(mkdirat(dir, name, 0755), 0);
-        return;
-    }
-    int fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    assert_true(fd >= 0);
-    (void)close(fd);
-}
-
-/* For a job names that no key can have are listed as how they begin, in the order of all, once, whatever the
- * size of pages; nobody else sees them. (With them left out in `scan` the job takes the listing for whole.)
- */
-static void test_names_longer_than_any_key(void **state)
-{
-    char dir[5 * 201 + 1] = "", wanted[5][ORIGIN_KEY_MAX_BYTES + 1];
-    struct origin_attr attr;
-    for (size_t i = 0; i < 5; i++) {
-        memset(dir + strlen(dir), 'k', 200);
-        dir[i * 201 + 200] = '/';
-        dir[i * 201 + 201] = '\0';
-    }
-    assert_int_equal(put(dir, 0, &attr), 0);
-    char *path = arena_printf(T.arena, "%s/%s", T.dir, dir);
-    int _cleanup_close_ fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    size_t room = ORIGIN_KEY_MAX_BYTES - strlen(dir);
-    assert_true(fd >= 0 && room < 30);
-    touch_in(fd, 'a', room, false);
-    touch_in(fd, 'b', room + 5, false);
-    touch_in(fd, 'b', room + 9, false);
-    touch_in(fd, 'c', room, true); /* with the slash behind it one byte too long */
-    touch_in(fd, 'd', room + 3, true);
-    touch_in(fd, 'e', 1, false);
-    for (size_t i = 0; i < 5; i++) {
-        size_t n = i == 4 ? 1 : room;
-        memcpy(wanted[i], dir, sizeof(dir));
-        memset(wanted[i] + strlen(dir), (int)('a' + i), n);
-        wanted[i][strlen(dir) + n] = '\0';
-    }
-    for (unsigned size = 1; size <= 7; size++) {
-        struct buf _cleanup_buf_ got = BUF_INIT(64 * KIB), want = BUF_INIT(64 * KIB);
-        for (size_t i = 0; i < 5; i++)
-            assert_int_equal(buf_printf(&want, "%s\n", wanted[i]), 0);
-        T.origin->of_job = true;
-        list_all("", 0, size, NULL, &got);
-        assert_true(slice_eq(buf_view(&got), buf_view(&want)));
-        T.origin->of_job = false;
-        buf_clear(&got);
-        buf_clear(&want);
-        assert_int_equal(buf_printf(&want, "%s\n%s\n", wanted[0], wanted[4]), 0);
-        list_all("", 0, size, NULL, &got);
-        assert_true(slice_eq(buf_view(&got), buf_view(&want)));
-    }
-}
-
 /* ---- directories ---- */
 
 /* Removing "dir/" removes the empty directory and leaves one that has something in it. */
@@ -955,7 +885,6 @@ int main(void)
         TEST(test_list_denied),
         TEST(test_list_cannot_look),
         TEST(test_list_longest_key),
-        TEST(test_names_longer_than_any_key),
         TEST(test_directories),
         TEST(test_create_race),
         TEST(test_open_errors),

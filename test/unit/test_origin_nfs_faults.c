@@ -53,6 +53,8 @@ static bool may_leave_one(size_t op, bool is_late)
 
 static bool is_truthful(int r)
 {
+    if (fake.not_wanted && atomic_load(fake.not_wanted))
+        return r == -ECANCELED || r == ERR_ORIGIN_DOWN;
     return r == -ETIMEDOUT || r == ERR_ORIGIN_DOWN || r == ERR_ORIGIN_FAILED;
 }
 
@@ -73,11 +75,16 @@ static bool round_of(size_t op, enum fake_fault fault, uint64_t n)
 {
     fresh();
     open_origin();
+    if (fake.not_wanted)
+        atomic_store(fake.not_wanted, false);
     T.err = (struct err){0};
     fake.failed[0] = '\0';
     fake.fault = fault;
     fake.left = n;
+    struct quit scope = {.now = fake.not_wanted};
+    quit_enter(&scope);
     int r = ops[op].run();
+    quit_leave(&scope);
     bool hit = fake.failed[0] != '\0', late = fake.has_late;
     fake.left = 0;
     bool before = holds(ops[op].name, ops[op].before), after = holds(ops[op].name, ops[op].after);
@@ -143,6 +150,15 @@ static void test_broken_connections(void **state)
     sweep(FAKE_NOT_HEARD);
 }
 
+/* No answer comes, and then nobody wants it any more: the operation ends, and what it made is removed. */
+static void test_what_is_not_wanted_any_more(void **state)
+{
+    atomic_bool not_wanted = false;
+    fake.not_wanted = &not_wanted;
+    sweep(FAKE_NO_ANSWER);
+    fake.not_wanted = NULL;
+}
+
 /* No answer comes; the server may do it when nobody waits any more. */
 static void test_missing_answers(void **state)
 {
@@ -157,6 +173,7 @@ int main(void)
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_stale_handles),
         cmocka_unit_test(test_broken_connections),
+        cmocka_unit_test(test_what_is_not_wanted_any_more),
         cmocka_unit_test(test_missing_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

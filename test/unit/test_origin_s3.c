@@ -320,6 +320,98 @@ static void test_cancel(void **state)
     fixture_stop(&f);
 }
 
+struct asked {
+    struct fixture *f;
+    const struct quit *quit;
+    struct arena *arena;
+    int result;
+};
+
+static void *ask(void *arg)
+{
+    struct asked *x = arg;
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 100};
+    struct origin_attr attr;
+    struct sink s = {0};
+    const struct quit *before = quit_use(x->quit);
+    arena_clear(x->arena);
+    x->result = origin_get(x->f->origin, &g, x->arena, &attr, on_bytes, &s, NULL);
+    (void)quit_use(before);
+    return NULL;
+}
+
+static void ask_while_setting(struct asked *x, atomic_bool *flag)
+{
+    pthread_t setter;
+    atomic_store(flag, false);
+    assert_int_equal(pthread_create(&setter, NULL, set_soon, flag), 0);
+    (void)ask(x);
+    assert_int_equal(pthread_join(setter, NULL), 0);
+}
+
+/* What a thread does ends when its work is not wanted any more: before an answer, within a body, and while it
+ * waits for a connection that another one has, which goes on. (Without quit_is_now in web_is_canceled all of
+ * them wait.) */
+static void test_what_is_not_wanted_ends(void **state)
+{
+    (void)state;
+    static const char *const options[] = {"origin.connections", "1", NULL};
+    static const struct script_step steps[] = {
+        {.answer = OK206("0-99/100", "100"), .delay_ms = 3000, .pad = 100},
+        {.answer = OK206("0-99/100", "100"), .pad = 50, .stall_ms = 3000},
+        {.answer = OK206("0-99/100", "100"), .delay_ms = 2000, .pad = 100},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    atomic_bool quit = false;
+    struct quit q = {.now = &quit};
+    struct asked x = {.f = &f, .quit = &q, .arena = arena_new(MIB)};
+    struct asked other = {.f = &f, .arena = arena_new(MIB)};
+    pthread_t t;
+    for (int i = 0; i < 2; i++) {
+        ask_while_setting(&x, &quit);
+        assert_int_equal(x.result, -ECANCELED);
+    }
+    assert_int_equal(pthread_create(&t, NULL, ask, &other), 0);
+    while (script_steps_taken(&f.script) < 3)
+        usleep(1000);
+    ask_while_setting(&x, &quit);
+    assert_int_equal(x.result, -ECANCELED);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(other.result, 0);
+    arena_free(x.arena);
+    arena_free(other.arena);
+    fixture_stop(&f);
+}
+
+/* Once the node is to stop an origin that says nothing is given up long before its time-out; what goes on
+ * ends well. When it stops now nothing is begun. */
+static void test_a_node_that_stops_waits_for_no_silence(void **state)
+{
+    (void)state;
+    static const char *const options[] = {"origin.timeout", "10m", NULL};
+    static const struct script_step steps[] = {
+        {.answer = OK206("0-99/100", "100"), .delay_ms = QUIT_SILENCE_MS + 3000, .pad = 100},
+        {.answer = OK206("0-99/100", "100"), .delay_ms = 500, .pad = 100},
+    };
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    atomic_bool soon = false, now = false;
+    struct asked x = {.f = &f, .arena = arena_new(MIB)};
+    f.origin->stop_soon = &soon;
+    f.origin->stop = &now;
+    ask_while_setting(&x, &soon);
+    assert_int_equal(x.result, -ETIMEDOUT);
+    (void)ask(&x);
+    assert_int_equal(x.result, 0);
+    atomic_store(&now, true);
+    (void)ask(&x);
+    assert_int_equal(x.result, -ECANCELED);
+    assert_int_equal(script_steps_taken(&f.script), 2);
+    arena_free(x.arena);
+    fixture_stop(&f);
+}
+
 /* No more connections than the option says are ever open, however many threads ask; all get their bytes. */
 static void test_connections_bounded(void **state)
 {
@@ -687,15 +779,26 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_answers), cmocka_unit_test(test_right_answers),
-        cmocka_unit_test(test_pinned),        cmocka_unit_test(test_weak_etag),
-        cmocka_unit_test(test_stall),         cmocka_unit_test(test_slow_sink),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_connections_bounded),
-        cmocka_unit_test(test_down),          cmocka_unit_test(test_empty_by_range),
-        cmocka_unit_test(test_urls),          cmocka_unit_test(test_checksums),
-        cmocka_unit_test(test_key_lengths),   cmocka_unit_test(test_credentials_sent),
-        cmocka_unit_test(test_proxy),         cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_list_query),    cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_wrong_answers),
+        cmocka_unit_test(test_right_answers),
+        cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_weak_etag),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_slow_sink),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_connections_bounded),
+        cmocka_unit_test(test_what_is_not_wanted_ends),
+        cmocka_unit_test(test_a_node_that_stops_waits_for_no_silence),
+        cmocka_unit_test(test_down),
+        cmocka_unit_test(test_empty_by_range),
+        cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_checksums),
+        cmocka_unit_test(test_key_lengths),
+        cmocka_unit_test(test_credentials_sent),
+        cmocka_unit_test(test_proxy),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_list_query),
+        cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_open_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* layer: namespace */
 /* threaded */
+#include "base/quit.h"
 #include "script_origin.h"
 
 #include "support/clock_sys.h"
@@ -267,6 +268,45 @@ static void test_cancelled_retry_ends(void **state)
     clock_sys_stop();
 }
 
+static void *try_to_enter(void *arg)
+{
+    struct upstream *u = arg;
+    upstream_enter(u);
+    upstream_leave(u, -ECANCELED);
+    return NULL;
+}
+
+/* Who is given up, or whose node stops, waits for no place and tries nothing again; others do. (Without the
+ * look at upstream_is_quitting in upstream_enter it never returns.) */
+static void test_who_is_given_up_waits_for_nothing(void **state)
+{
+    (void)state;
+    struct fixture *f = make("origin.connections=1\nretry=1h\n");
+    atomic_bool stop = false, soon = false;
+    struct quit q = {.now = &stop};
+    struct retry r = {.started_ms = sys_mono_ms()};
+    pthread_t t;
+    f->u->origin->stop_soon = &soon;
+    upstream_enter(f->u);
+    quit_enter(&q);
+    assert_false(upstream_is_quitting(f->u));
+    atomic_store(&stop, true);
+    assert_true(upstream_is_quitting(f->u));
+    (void)try_to_enter(f->u);
+    assert_false(upstream_try_again(f->u, &r, ERR_ORIGIN_DOWN, NULL));
+    assert_int_equal(r.attempt, 0);
+    quit_leave(&q);
+    assert_true(upstream_try_again(f->u, &r, ERR_ORIGIN_DOWN, NULL));
+    assert_int_equal(pthread_create(&t, NULL, try_to_enter, f->u), 0);
+    sys->sleep_ns(20000000);
+    assert_int_equal(f->u->waiting, 1);
+    atomic_store(&soon, true);
+    (void)pthread_join(t, NULL);
+    upstream_leave(f->u, 0);
+    assert_false(upstream_try_again(f->u, &r, ERR_ORIGIN_DOWN, NULL));
+    drop(f);
+}
+
 static void *many_heads(void *arg)
 {
     struct fixture *f = arg;
@@ -521,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_who_asks_nothing_pays_nothing),
         cmocka_unit_test(test_slow_puts_are_paid_for),
         cmocka_unit_test(test_cancelled_retry_ends),
+        cmocka_unit_test(test_who_is_given_up_waits_for_nothing),
         cmocka_unit_test(test_concurrency_stays_within_its_limit),
         cmocka_unit_test(test_an_origin_is_asked_by_many_at_once),
         cmocka_unit_test(test_busy_answers_lower_the_limit),

@@ -1,0 +1,53 @@
+/*
+ * Giving up what a thread waits for, however long that would say nothing.
+ *
+ * Whoever waits for an origin, or for another thread that does, asks quit_level() every QUIT_LOOK_MS. What
+ * counts for a thread are its scopes, each with flags that others set: the job that is cancelled, the node
+ * that stops. Threads that work for another one get its scopes (quit_here, quit_use).
+ *
+ * What tidies up after what was given up, at the same origin perhaps, has a scope in which nothing counts for
+ * QUIT_TIDY_MS.
+ *
+ * Failure modes: none. Who gives up says -ECANCELED, as for any other cancel flag.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define QUIT_LOOK_MS    100
+#define QUIT_SILENCE_MS 3000
+#define QUIT_TIDY_MS    2000
+
+enum quit_level {
+    QUIT_NO,
+    QUIT_SOON, /* nothing is tried again, and nobody waits for QUIT_SILENCE_MS of silence */
+    QUIT_NOW,
+};
+
+/* A scope. Flags may be NULL; what they point to outlives it. */
+struct quit {
+    const struct quit *outer;
+    const atomic_bool *soon, *now;
+    uint64_t tidy_until_ms; /* monotonic: until then nothing counts; 0: not one to tidy up in */
+};
+
+/* What the scopes of this thread say. */
+enum quit_level quit_level(void);
+static inline bool quit_is_now(void)
+{
+    return quit_level() == QUIT_NOW;
+}
+/* The shorter of a time and what is waited for a sign of life now. */
+uint64_t quit_patience_ms(uint64_t timeout_ms);
+
+/* Adds a scope, or one to tidy up in, to those of this thread; the caller has set the flags of the former.
+ * They are left in the reverse order. */
+void quit_enter(struct quit *q);
+void quit_enter_tidy(struct quit *q);
+void quit_leave(struct quit *q);
+
+/* The innermost scope, or NULL; and one, with those around it, in its place: gives the former. */
+const struct quit *quit_here(void);
+const struct quit *quit_use(const struct quit *q);

@@ -1,0 +1,143 @@
+"""An origin that accepts connections and never answers, or breaks off in the middle of an answer without a word: what waits for it ends
+when a job is cancelled or the node is told to stop, and not when the origin's time-out, here ten minutes, is over."""
+
+import http.client
+import subprocess
+import threading
+import time
+
+import pytest
+
+import harness
+from relay import Relay
+from test_jobs import fill, keys_of, show, start, until
+
+BOUND = 60  # seconds; sanitizers are slow. Time-outs are ten times as long
+PATIENT = {"origin.timeout": "10m", "origin.connect_timeout": "10m", "retry": "30m"}
+SILENCES = [0, 700]  # bytes that come first: nothing at all; a head and some of a body
+
+
+@pytest.fixture
+def silent(new_node, route, origin):
+    """(node, bucket, relay before its origin, client of the origin)."""
+    with Relay(origin.port) as relay:
+        node = new_node(route=route, drain_timeout="10m")
+        name = node.new_bucket(origin, endpoint=relay.endpoint, **PATIENT)
+        yield node, name, relay, origin.s3()
+
+
+def settings(origin, relay):
+    properties = {**origin.properties(relay.endpoint), **PATIENT}
+    return [x for name, value in properties.items() if name != "retry" for x in ("--set", f"{name}={value}")]
+
+
+def put_all(truth, name, count=6, size=20_000):
+    for i in range(count):
+        truth.put_object(Bucket=name, Key=f"d/{i}", Body=bytes([i]) * (size + i))
+
+
+def starters(node, name, origin, relay):
+    """Arguments of a job of each kind that asks the origin, by its name."""
+    scratch = harness.scratch_bucket(node)
+    node.s3().put_object(Bucket=scratch, Key="d/small", Body=b"s" * 1000)
+    node.s3().put_object(Bucket=scratch, Key="d/large", Body=b"l" * (20 << 20))
+    return {"prefetch": ["prefetch", name], "copy": ["copy", name + "/d/", scratch + "/c/"],
+            "import": ["import", *settings(origin, relay), f"s3://{name}/d", scratch + "/i"],
+            "export": ["export", *settings(origin, relay), scratch + "/d/", f"s3://{name}/e"],
+            "sync": ["sync", scratch + "/d/", name + "/s/"]}
+
+
+@pytest.mark.parametrize("after", SILENCES)
+@pytest.mark.parametrize("kind", ["prefetch", "copy", "import", "export", "sync"])
+def test_a_cancelled_job_ends(silent, origin, kind, after):
+    """A job that is cancelled or paused while it waits gives its place among the running ones, and those at the origin, to others at
+    once. (Without object_session_set_quit in run.c they are held for ten minutes.)"""
+    node, name, relay, truth = silent
+    put_all(truth, name)
+    how = starters(node, name, origin, relay)[kind]
+    other = node.new_bucket(origin)
+    truth.put_object(Bucket=other, Key="k", Body=b"k")
+    if kind in ("import", "export"):  # these look at the URL before they begin, as who asks for them waits
+        jobs = [start(node, *how, "--rate", "30kB/s" if kind == "import" else "5MB/s") for _ in range(4)]
+        for job in jobs:
+            node.cli("job", "pause", job)
+        relay.hush(after)
+        for job in jobs:
+            node.cli("job", "resume", job)
+    else:
+        relay.hush(after)
+        jobs = [start(node, *how) for _ in range(4)]
+    harness.wait_until(lambda: relay.held() > 0, BOUND, "the origin is asked")
+    last = start(node, "prefetch", other)
+    time.sleep(0.5)
+    assert show(node, last)["state"] == "queued"
+    for i, job in enumerate(jobs):
+        node.cli("job", "pause" if i % 2 else "cancel", job)
+    until(node, last, lambda j: j["state"] == "done", BOUND)
+    harness.wait_until(lambda: relay.held() == 0, BOUND, "nothing is asked of the origin any more")
+    relay.speak()
+    for i, job in enumerate(jobs):
+        assert show(node, job)["state"] == ("paused" if i % 2 else "cancelled")
+    node.cli("job", "resume", jobs[1])
+    until(node, jobs[1], lambda j: j["state"] == "done", BOUND)
+
+
+def signed(node, method, **params):
+    return node.s3(signature_version="s3v4").generate_presigned_url(method, Params=params).removeprefix(node.endpoint)
+
+
+class Request(threading.Thread):
+    """One request to the node, whose answer is waited for: .status, and .whole once all of it came."""
+
+    def __init__(self, node, method, path, body=None):
+        super().__init__(daemon=True)
+        self.node, self.method, self.path, self.body, self.status, self.whole = node, method, path, body, None, False
+        self.start()
+
+    def run(self):
+        connection = http.client.HTTPConnection(self.node.endpoint.removeprefix("http://"), timeout=300)
+        try:
+            connection.request(self.method, self.path, self.body)
+            answer = connection.getresponse()
+            self.status = answer.status
+            answer.read()
+            self.whole = True
+        except (OSError, http.client.HTTPException):
+            pass
+
+
+@pytest.mark.parametrize("after", SILENCES)
+def test_a_node_stops_before_a_silent_origin(silent, origin, after):
+    """SIGTERM: clients are answered 503, commands end, jobs are for the next start, in which they go on; the node ends well within
+    seconds. (Without object_stop_soon in server.c it takes --drain-timeout, and without quit_patience_ms in web_conn.c as well.)"""
+    node, name, relay, truth = silent
+    put_all(truth, name)
+    big = b"b" * (6 << 20)
+    jobs = []
+    how = starters(node, name, origin, relay)
+    relay.hush(after)
+    for kind in ("prefetch", "copy"):
+        jobs.append(start(node, *how[kind]))
+    asked = [Request(node, "GET", signed(node, "get_object", Bucket=name, Key="d/0")),
+             Request(node, "HEAD", signed(node, "head_object", Bucket=name, Key="d/1")),
+             Request(node, "GET", signed(node, "list_objects_v2", Bucket=name)),
+             Request(node, "PUT", signed(node, "put_object", Bucket=name, Key="small"), b"s" * 1000),
+             Request(node, "PUT", signed(node, "put_object", Bucket=name, Key="big"), big)]
+    env = {**node.env, "FOREBAY_SOCKET": str(node.socket_path)}
+    command = subprocess.Popen([node.binary, "cat", f"{name}/d/2"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    harness.wait_until(lambda: relay.held() >= 4, BOUND, "the origin is asked")
+    began = time.monotonic()
+    node.stop()
+    assert time.monotonic() - began < BOUND
+    for one in asked:
+        one.join(BOUND)
+        assert not one.is_alive()
+        assert one.status == 503 or after > 0, (one.method, one.path, one.status)
+    assert asked[0].status == 503 or not asked[0].whole
+    command.communicate(timeout=2 * BOUND)
+    assert command.returncode != 0
+    relay.speak()
+    node.start()
+    for job in jobs:
+        until(node, job, lambda j: j["state"] == "done", BOUND)
+        assert show(node, job)["failed_objects"] == 0

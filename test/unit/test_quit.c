@@ -1,0 +1,107 @@
+/* layer: base */
+/* threaded */
+#include "base/macro.h"
+#include "base/quit.h"
+#include "support/clock_sys.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MS ((uint64_t)1000000)
+
+/* A scope counts while it is entered, for this thread alone; of several the most urgent one. */
+static void test_scopes_count_while_they_last(void **state)
+{
+    (void)state;
+    atomic_bool soon = false, now = false;
+    struct quit outer = {.soon = &soon}, inner = {.now = &now};
+    assert_int_equal(quit_level(), QUIT_NO);
+    quit_enter(&outer);
+    quit_enter(&inner);
+    assert_int_equal(quit_level(), QUIT_NO);
+    atomic_store(&soon, true);
+    assert_int_equal(quit_level(), QUIT_SOON);
+    assert_false(quit_is_now());
+    atomic_store(&now, true);
+    assert_int_equal(quit_level(), QUIT_NOW);
+    quit_leave(&inner);
+    assert_int_equal(quit_level(), QUIT_SOON);
+    quit_leave(&outer);
+    assert_int_equal(quit_level(), QUIT_NO);
+}
+
+/* Patience is what is asked for, and short once anything is to end. */
+static void test_patience_is_short_at_the_end(void **state)
+{
+    (void)state;
+    atomic_bool soon = false;
+    struct quit q = {.soon = &soon};
+    quit_enter(&q);
+    assert_int_equal(quit_patience_ms(60000), 60000);
+    atomic_store(&soon, true);
+    assert_int_equal(quit_patience_ms(60000), QUIT_SILENCE_MS);
+    assert_int_equal(quit_patience_ms(100), 100);
+    quit_leave(&q);
+}
+
+/* Who tidies up is left alone for a while, whatever is entered meanwhile, and not for ever. */
+static void test_tidying_up_has_its_time(void **state)
+{
+    (void)state;
+    atomic_bool now = true;
+    struct quit outer = {.now = &now}, tidy, inner = {.now = &now};
+    clock_sys_start(1000 * MS, 1000 * MS);
+    quit_enter(&outer);
+    quit_enter_tidy(&tidy);
+    quit_enter(&inner);
+    assert_int_equal(quit_level(), QUIT_NO);
+    clock_sys_advance((QUIT_TIDY_MS - 1) * MS);
+    assert_int_equal(quit_level(), QUIT_NO);
+    clock_sys_advance(MS);
+    assert_int_equal(quit_level(), QUIT_NOW);
+    quit_leave(&inner);
+    quit_leave(&tidy);
+    assert_int_equal(quit_level(), QUIT_NOW);
+    quit_leave(&outer);
+    clock_sys_stop();
+}
+
+static void *level_of(void *arg)
+{
+    const struct quit *before = quit_use(arg);
+    assert_null(before);
+    return quit_is_now() ? arg : NULL;
+}
+
+/* Another thread knows nothing of them, until it works for this one. */
+static void test_another_thread_gets_them(void **state)
+{
+    (void)state;
+    atomic_bool now = true;
+    struct quit q = {.now = &now};
+    const struct quit *given[] = {NULL, &q};
+    quit_enter(&q);
+    assert_ptr_equal(quit_here(), &q);
+    for (size_t i = 0; i < ARRAY_SIZE(given); i++) {
+        pthread_t t;
+        void *result;
+        assert_int_equal(pthread_create(&t, NULL, level_of, (void *)(uintptr_t)given[i]), 0);
+        assert_int_equal(pthread_join(t, &result), 0);
+        assert_ptr_equal(result, given[i]);
+    }
+    quit_leave(&q);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scopes_count_while_they_last),
+        cmocka_unit_test(test_patience_is_short_at_the_end),
+        cmocka_unit_test(test_tidying_up_has_its_time),
+        cmocka_unit_test(test_another_thread_gets_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

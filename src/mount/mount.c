@@ -412,6 +412,7 @@ static int open_again(struct mount *m, struct err *e)
 {
     m->kind = kinds[kept_facts(m->seat.kept)->kind];
     m->posix = kept_facts(m->seat.kept)->is_posix;
+        m->notifier = NULL;
     return m->kind->open_again(m, e);
 }
 

@@ -225,10 +225,10 @@ static void make_paths_whole(struct mount_command *c)
     }
 }
 
-static int upgrade(const char *directory, struct err *e)
+static int upgrade(const char *directory, uint64_t timeout_ms, struct err *e)
 {
     struct mount_upgrade_report report = {0};
-    int r = mount_upgrade(directory, &report, e);
+    int r = mount_upgrade(directory, timeout_ms, &report, e);
     if (r < 0)
         return r;
     if (!report.is_upgraded)
@@ -251,7 +251,7 @@ static int run(struct mount_command *c, int argc, char **argv, struct err *e)
     if (c->stats)
         return mount_stats_show(argv[0], c->json, e);
     if (c->upgrade)
-        return upgrade(argv[0], e);
+        return upgrade(argv[0], c->node.timeout_ms, e);
     if (argc != 2 || c->json)
         return err_set(e, ERR_BAD_OPTION,
                        argc != 2 ? "give BUCKET[/PREFIX] and DIR" : "--json is for --stats");

@@ -44,16 +44,19 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 static const struct command_usage usage = {
     .command = "forebay store",
     .operands = "check",
-    .about = "Reads every cached block of a node that is not running, and every scratch file that is not "
-             "being written,\n"
-             "and compares them with their checksums. Prints what is wrong, one line each, and a summary. "
-             "Damaged scratch\n"
-             "files are named by their place on the disk and never changed. The disks are those of the "
-             "node's last "
-             "start,\n"
-             "unless --disk names others; none is made. Exit status: 0 nothing is wrong, or "
-             "all was\n"
-             "repaired; 3 something is.",
+    .about =
+        "Reads every cached block of a node that is not running, and every scratch file that is not "
+        "being written,\n"
+        "and compares them with their checksums. Prints what is wrong, one line each, and a summary. "
+        "Damaged scratch\n"
+        "files are named by their place on the disk and never changed. The disks are those of the "
+        "node's last "
+        "start,\n"
+        "unless --disk names others; none is made. What was being removed or replaced when the node was "
+        "killed is\n"
+        "no fault: it is counted, and the node's next start ends it. Exit status: 0 nothing is wrong, or "
+        "all was\n"
+        "repaired; 3 something is.",
     .min_operands = 1,
     .max_operands = 1,
 };
@@ -103,7 +106,8 @@ static bool on_extent(const struct store_check_report *so_far, const char *probl
     X(hard_bad)                                                                                              \
     X(set_aside_files)                                                                                       \
     X(set_aside_bytes)                                                                                       \
-    X(cut_indexes)
+    X(cut_indexes)                                                                                           \
+    X(unfinished)
 
 /* Ends what print_problem began. */
 static void print_json(const struct check_state *s, const struct store_check_report *r, const struct err *e)
@@ -129,6 +133,11 @@ static void print_report(const struct store_check_report *r)
     (void)printf("checked %" PRIu64 " scratch files, %" PRIu64 " blocks, %" PRIu64 " bytes: %" PRIu64
                  " damaged\n",
                  r->hard_extents, r->hard_blocks, r->hard_bytes, r->hard_bad);
+    if (r->unfinished > 0)
+        (void)printf("%" PRIu64
+                     " cached objects were being removed or replaced when the node was killed: its "
+                     "next start ends that\n",
+                     r->unfinished);
 }
 
 /* The lock that `serve` holds: a running node checks itself. */

@@ -5,10 +5,15 @@
  * cannot hang on its own mount. A process that serves dies with its keeper (PR_SET_PDEATHSIG): whoever kills
  * the process that was started finds the mount dead, as with any other file system in user space.
  *
+ * An upgrade begins with a kill that cannot be taken back; so the process that serves asks for it only when
+ * its node answers (unmount.c), and the program that is started has half of the mount's --timeout to
+ * serve, or UPGRADE_MIN_MS.
+ *
  * A program that the keeper starts gets its seat in the environment: SEAT=KEEPER_PID,KEPT_FD,ADDRESS,FUSE_FD,
  * POST_FD,DIRECTORY, the last of which is where the mount was begun: its arguments may be relative to that,
  * and its process is somewhere else, as the keeper is. One that cannot take over (it keeps other things, its
- * address is taken, it is no forebay) ends before it is ready; then the keeper's own program takes over, as
+ * address is taken, it is no forebay) ends before it is ready, and one that is not ready in time, because it
+ * does not find its node, is killed; then the keeper's own program takes over, as
  * after a kill.
  *
  * A killed process does not end while one of its threads waits inside the kernel for a directory's lock, to
@@ -39,8 +44,10 @@
 #define DEATHS_MS  60000
 #define PAUSE_MS   200 /* before a process that died at once is replaced */
 
-#define LOOK_MS     1000 /* how often it is looked at */
-#define STUCK_LOOKS 2    /* one after the other: an end takes a moment */
+#define LOOK_MS         1000 /* how often it is looked at */
+#define LOOK_UPGRADE_MS 100
+#define UPGRADE_MIN_MS  5000 /* which large tables of open files may need */
+#define STUCK_LOOKS     2    /* one after the other: an end takes a moment */
 
 #define SEAT            "FOREBAY_MOUNT_SEAT"
 #define ARGUMENTS_PIECE 4096
@@ -59,6 +66,8 @@ struct keeper {
     bool must_upgrade; /* asked for: the next one is started from the disk */
     bool is_upgraded;  /* and so are those after it */
     bool is_stuck;     /* the one that served, which was killed */
+    uint64_t upgrade_ms,
+        until_ms; /* how long an upgrade may take; when the one that runs is given up, 0: never */
     char program[PATH_MAX];
     char directory[PATH_MAX]; /* where it was started; empty: unknown */
     char *arguments;          /* as /proc/self/cmdline has them */
@@ -106,26 +115,49 @@ static bool is_over(int fuse_fd)
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL));
 }
 
-/* Waits for a message or the end; false: the process is stuck. */
-static bool wait_for_word(struct keeper *k, int fd)
+static bool has_ended(pid_t pid)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
+static void give_up_late(struct keeper *k)
+{
+    if (k->until_ms == 0 || sys_mono_ms() < k->until_ms)
+        return;
+    k->until_ms = 0;
+    log_error("mount",
+              "%s does not serve after %llu ms, perhaps because it does not reach its node: it is ended",
+              k->program, (unsigned long long)k->upgrade_ms);
+    (void)kill((pid_t)serving_pid, SIGKILL);
+}
+
+enum heard { HEARD_WORD, HEARD_END, HEARD_STUCK };
+
+/* Waits for a message or the end, which nobody tells when a child of the process has its end of the line. */
+static enum heard wait_for_word(struct keeper *k, int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     for (unsigned seen = 0; seen < STUCK_LOOKS;) {
-        int r = poll(&p, 1, LOOK_MS);
+        int r = poll(&p, 1, k->until_ms ? LOOK_UPGRADE_MS : LOOK_MS);
         if (r > 0)
-            return true;
+            return HEARD_WORD;
         if (r < 0) /* a signal */
             continue;
+        if (has_ended((pid_t)serving_pid))
+            return HEARD_END;
+        give_up_late(k);
         seen = k->fuse_fd >= 0 && !is_over(k->fuse_fd) && stuck_is((pid_t)serving_pid) ? seen + 1 : 0;
     }
-    return false;
+    return HEARD_STUCK;
 }
 
 /* Listens until the process has ended, or is stuck. Whether it was ready. */
 static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void *arg), void *arg)
 {
     bool was_ready = false;
-    while (wait_for_word(k, fd)) {
+    enum heard heard;
+    while ((heard = wait_for_word(k, fd)) == HEARD_WORD) {
         struct message x;
         _cleanup_close_ int came = -1;
         int r = sock_recv_all_fd(fd, &x, sizeof(x), &came);
@@ -140,6 +172,7 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
             (void)kill((pid_t)serving_pid, SIGKILL);
         } else if (x.word == WORD_READY) {
             was_ready = true;
+            k->until_ms = 0;
             if (k->fuse_fd < 0)
                 k->fuse_fd = TAKE_FD(came);
             if (on_ready)
@@ -148,7 +181,7 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
                 (void)kill((pid_t)serving_pid, asked_by);
         }
     }
-    k->is_stuck = true;
+    k->is_stuck = heard == HEARD_STUCK;
     return was_ready;
 }
 
@@ -309,9 +342,10 @@ __attribute__((noreturn)) static void leave(struct keeper *k, int status)
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret, struct err *e)
+int keeper_fork(uint64_t timeout_ms, void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
+                struct err *e)
 {
-    struct keeper k = {.fuse_fd = -1};
+    struct keeper k = {.fuse_fd = -1, .upgrade_ms = MAX(timeout_ms / 2, (uint64_t)UPGRADE_MIN_MS)};
     if (keeper_has_started_us())
         return sit_down_here(ret, e);
     int r = kept_new(&k.kept, e);
@@ -346,6 +380,7 @@ int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
         if (!may_resume(&k, status, was_ready, is_first))
             leave(&k, status);
         k.is_upgraded = k.is_upgraded || k.must_upgrade;
+        k.until_ms = k.must_upgrade ? sys_mono_ms() + k.upgrade_ms : 0;
         k.must_upgrade = false;
     }
 }

@@ -24,9 +24,11 @@ struct keeper_seat {
  * the status of the last process that served, 1 when that was killed and nobody could take over. SIGTERM and
  * SIGINT to the keeper end the mount; the keeper's own end, whatever its cause, ends it too. `on_ready` (may
  * be NULL) is called in the keeper when the first process serves. In a program that a keeper has started:
- * returns at once, with the seat that it was given.
+ * returns at once, with the seat that it was given. timeout_ms: of the mount; a program that is started for
+ * an upgrade serves after half of that (5 s at least), or is ended.
  */
-int keeper_fork(void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret, struct err *e);
+int keeper_fork(uint64_t timeout_ms, void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
+                struct err *e);
 
 /* Whether this process was started by a keeper. It then asks nobody about the mount point, which would be
  * itself, but kept_facts. */

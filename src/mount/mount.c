@@ -135,6 +135,21 @@ static int connect_node(struct mount *m, struct err *e)
     return 0;
 }
 
+int mount_probe_node(const struct mount *m, struct err *e)
+{
+    const struct mount_options *o = m->options;
+    struct client_options c = {.socket_path = o->socket_path,
+                               .data_dir = o->data_dir,
+                               .name = "mount",
+                               .timeout_ms = o->timeout_ms / 2};
+    struct client *probe;
+    queue_may_wait();
+    int r = client_new(&c, &probe, e);
+    if (r == 0)
+        client_free(probe);
+    return r;
+}
+
 /* The node does not run, or not yet. */
 static bool is_away(int code)
 {
@@ -397,6 +412,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
         notifier_silence(m->notifier);
         unmount_directory(m);
         notifier_stop(m->notifier); /* may wait for a program that waits for us, until the mount is gone */
+        m->notifier = NULL;
         r = m->kind->stop(m, e);
         fuse_remove_signal_handlers(m->se);
         if (atomic_load(&m->is_given_up))
@@ -424,7 +440,7 @@ int mount_run(const struct mount_options *given, const struct mount_callbacks *c
 {
     struct mount_options options = *given, *o = &options;
     struct keeper_seat seat;
-    int r = keeper_fork(calls->keeping, calls->arg, &seat, e);
+    int r = keeper_fork(given->timeout_ms, calls->keeping, calls->arg, &seat, e);
     if (r < 0)
         return r;
     char *directory = kept_facts(seat.kept)->directory;

@@ -70,8 +70,10 @@ struct mount_upgrade_report {
     char version[64];
 };
 /* Has the program that lies where the mount's was started from take over: all that is open stays open.
- * -EPERM: only root and who mounted it may. -ENOTSUP: this mount cannot be taken over. */
-int mount_upgrade(const char *directory, struct mount_upgrade_report *ret, struct err *e);
+ * -EPERM: only root and who mounted it may. -EOPNOTSUPP: this mount cannot be taken over. -EHOSTDOWN: its
+ * node does not answer, and nothing was begun. -ETIMEDOUT: no answer so far. */
+int mount_upgrade(const char *directory, uint64_t timeout_ms, struct mount_upgrade_report *ret,
+                  struct err *e);
 
 /* Writes out what files that are open have pending. -ENOTTY: not one of our mounts. */
 int mount_flush(const char *directory, struct mount_flush_report *ret, struct err *e);

@@ -182,6 +182,8 @@ void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, str
 /* ---- stats_ask.c, explain.c: answers of mount_op_ioctl ---- */
 
 /* Sends an ioctl to a directory. -ENOTTY: not a mount of forebay, or one of another version. */
+/* Whether the node answers now, asked in a session of its own. */
+int mount_probe_node(const struct mount *m, struct err *e);
 int mount_ask_directory(const char *directory, unsigned long what, void *argument, struct err *e);
 void stats_tell(struct mount *m, struct stats_report *ret);
 /* ret->name says of what in the directory. */

@@ -466,6 +466,25 @@ void node_detach(struct node_table *t, struct node *n, bool is_unlinked)
         set_unlinked(n);
 }
 
+struct node *node_attach(struct node_table *t, struct node *n)
+{
+    LOCK_SCOPE(&t->lock);
+    struct node *there = n->is_attached || n->is_unlinked ? n : find_name(t, n->parent, name_of(n));
+    if (there == n || (there && there->staging))
+        return NULL;
+    if (there) {
+        detach_locked(t, there);
+        there->is_spoilt = true;
+        there->refs++;
+    }
+    n->is_attached = true;
+    n->is_spoilt = false;
+    link_name(t, n);
+    if (n->kept)
+        n->kept->is_attached = true;
+    return there;
+}
+
 void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name)
 {
     LOCK_SCOPE(&t->lock);

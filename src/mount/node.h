@@ -51,7 +51,7 @@ struct node {
     bool is_unlinked;
     bool is_lost; /* where it lies is not known: of a process before this one, which could not keep it all */
     bool wants_renewal; /* the next lookup makes a new node, so that it can be opened in another mode */
-    bool is_spoilt;     /* the kernel may have pages of it with bytes that no version has: not to be opened */
+    bool is_spoilt;     /* not to be opened: the kernel may have pages of it with bytes that no version has */
     uint64_t size_bytes, mtime_ns;
     bool has_owner; /* and mode; as in node_attr */
     uint32_t mode, uid, gid;
@@ -116,6 +116,9 @@ void node_forget(struct node_table *t, uint64_t id, uint64_t n);
 
 /* No longer found by its name. unlinked: stat shows no link any more. */
 void node_detach(struct node_table *t, struct node *n, bool is_unlinked);
+/* The contrary, of one that is not unlinked: found by its name again, unless one is that is written here.
+ * What was found by it until now is detached, spoilt and returned, referenced; NULL: nothing was. */
+struct node *node_attach(struct node_table *t, struct node *n);
 /* Renames; what was at the target is detached as unlinked. */
 void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name);
 /* After node_move of a directory: what lies in it has the numbers of its new path. Calls `each`, under the

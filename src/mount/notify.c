@@ -325,6 +325,8 @@ void notifier_drop_believed_locked(struct notifier *n, struct node *x)
 
 void notifier_drop_node(struct notifier *n, struct node *x)
 {
+    if (!n)
+        return;
     LOCK_SCOPE(node_table_lock(n->m->nodes));
     if (x->is_attached && x->parent)
         notifier_drop_name(n, x->parent->id, x->name, x->name_n);

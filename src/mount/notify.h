@@ -20,7 +20,7 @@ void notifier_silence(struct notifier *n);
 void notifier_stop(struct notifier *n);
 /* The kernel shall look this name up again soon. Never blocks. */
 void notifier_drop_name(struct notifier *n, uint64_t parent_id, const char *name, size_t name_n);
-/* The same for the name that a node has now. */
+/* The same for the name that a node has now. NULL accepted: nothing is served yet, or any more. */
 void notifier_drop_node(struct notifier *n, struct node *x);
 /* The same under the node table's lock, for a name that may be believed for long: until it is dropped the
  * node is kept, so that a process that takes over drops it. */

@@ -27,8 +27,8 @@
  *  2. A handle counts in exactly one of n_passthrough and n_plain.
  *  3. While a node has a staging, whoever opens it uses that: a file that was opened to be read while the
  * staging began is closed again, lest it become the backing file of those who write.
- *  4. Pages that the kernel keeps of an inode are of its version. An inode whose last written bytes were
- * never published is opened no more (is_spoilt): its name gets another one.
+ *  4. Pages that the kernel keeps of an inode are of its version. An inode of which a close could not publish
+ * what was written is opened no more (staging_is_refused): its name gets another one.
  *
  * Failure modes: a file that the kernel refuses as backing file is served plainly; without the capability
  * passthrough is given up for the whole mount, and the log says so.
@@ -228,8 +228,8 @@ static bool open_without_asking(struct mount *m, struct node *n, struct handle *
 {
     struct warm_trash *trash = NULL;
     lock_take(node_table_lock(m->nodes));
-    bool done = !n->staging && join_passthrough_locked(n, h);
-    if (!done && !n->staging && n->n_plain == 0 && warm_use_locked(m->warm, n, &trash)) {
+    bool may = !n->staging && !n->is_spoilt, done = may && join_passthrough_locked(n, h);
+    if (!done && may && n->n_plain == 0 && warm_use_locked(m->warm, n, &trash)) {
         h->is_passthrough = done = true;
         n->n_passthrough = 1;
     }
@@ -262,12 +262,6 @@ int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, s
     return -ESTALE;
 }
 
-static bool is_spoilt(struct mount *m, const struct node *n)
-{
-    LOCK_SCOPE(node_table_lock(m->nodes));
-    return n->is_spoilt;
-}
-
 /* 1: somebody began to write it meanwhile. */
 static int try_open_reading(struct mount *m, struct node *n, struct handle *h, struct err *e)
 {
@@ -277,7 +271,7 @@ static int try_open_reading(struct mount *m, struct node *n, struct handle *h, s
         return 0;
     }
     queue_may_wait();
-    int r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
+    int r = staging_is_refused(m, n) ? -ESTALE : staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
     if (r == 0) {
         stats_add(m->stats, STATS_HERE_OPENS, 1);
         choose_for_staging(m, n, h, O_RDONLY); /* for writing */
@@ -285,7 +279,7 @@ static int try_open_reading(struct mount *m, struct node *n, struct handle *h, s
     }
     struct mount_opened o = {0};
     if (r == -ENOENT)
-        r = is_spoilt(m, n) ? -ESTALE : mount_open_file(m, n, &o, e);
+        r = staging_is_refused(m, n) ? -ESTALE : mount_open_file(m, n, &o, e);
     if (r == 0 && !choose_for_reading(m, n, h, &o))
         r = 1;
     client_file_close(o.file);
@@ -304,7 +298,7 @@ static int open_writing(struct mount *m, struct node *n, struct handle *h, enum 
                         int flags, struct err *e)
 {
     queue_may_wait();
-    int r = staging_acquire(m, n, start, &h->staging, e);
+    int r = staging_is_refused(m, n) ? -ESTALE : staging_acquire(m, n, start, &h->staging, e);
     if (r == 0)
         choose_for_staging(m, n, h, flags);
     return r;

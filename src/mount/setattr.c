@@ -27,7 +27,8 @@
 static int truncate_closed(struct mount *m, struct node *n, uint64_t size, struct err *e)
 {
     struct staging *s;
-    int r = staging_acquire(m, n, size == 0 ? STAGING_EMPTY : STAGING_COPY, &s, e);
+    int r = staging_is_refused(m, n) ? -ESTALE
+                                     : staging_acquire(m, n, size == 0 ? STAGING_EMPTY : STAGING_COPY, &s, e);
     if (r < 0)
         return r;
     r = staging_truncate(s, size);

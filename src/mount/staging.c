@@ -317,13 +317,57 @@ static void leave(struct mount *m, struct staging *s)
     cond_broadcast(&m->stagings.changed);
 }
 
-int staging_publish(struct mount *m, struct staging *s, struct err *e)
+/* What was written and not published is in the kernel's pages of this inode still. Who opens the name from
+ * now on gets another one, and what the origin has. */
+static void spoil(struct mount *m, struct node *n)
+{
+    notifier_drop_node(m->notifier, n); /* whose attributes the kernel may believe */
+    lock_take(node_table_lock(m->nodes));
+    n->is_spoilt = true;
+    lock_drop(node_table_lock(m->nodes));
+    node_detach(m->nodes, n, /* is_unlinked= */ false);
+}
+
+bool staging_is_refused(struct mount *m, const struct node *n)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    /* A process that took over knows it by this: nobody begins to write what has no name. */
+    return n->is_spoilt || (n->staging && !n->is_attached && !n->is_unlinked);
+}
+
+/* What is written there is published after all. */
+static void mend(struct mount *m, struct node *n)
+{
+    if (!staging_is_refused(m, n))
+        return;
+    struct node *there = node_attach(m->nodes, n);
+    if (there)
+        forget_kept(m, there);
+    node_unref(m->nodes, there);
+    notifier_drop_node(m->notifier, n); /* the kernel may know the other one by that name */
+}
+
+static int publish(struct mount *m, struct staging *s, bool is_close, struct err *e)
 {
     enter(m, s);
     int r = staging_publish_alone(m, s, /* is_last= */ false, e);
+    if (r < 0 && is_close)
+        spoil(m, s->node);
+    else if (r == 0)
+        mend(m, s->node);
     staging_keep(m, s);
     leave(m, s);
     return r;
+}
+
+int staging_publish(struct mount *m, struct staging *s, struct err *e)
+{
+    return publish(m, s, /* is_close= */ false, e);
+}
+
+int staging_close(struct mount *m, struct staging *s, struct err *e)
+{
+    return publish(m, s, /* is_close= */ true, e);
 }
 
 static void apply_locked(struct staging *s, const struct posix_meta *change)
@@ -368,16 +412,6 @@ static void strand(struct mount *m, struct staging *s)
     if (r < 0)
         log_error("mount", "what was written to inode %llu is lost, the node could not keep it: %s",
                   (unsigned long long)s->node->ino, e.text[0] ? e.text : err_text(r));
-}
-
-/* What was written and not published is in the kernel's pages of this inode still. Who opens the name from
- * now on gets another one, and what the origin has. */
-static void spoil(struct mount *m, struct node *n)
-{
-    lock_take(node_table_lock(m->nodes));
-    n->is_spoilt = true;
-    lock_drop(node_table_lock(m->nodes));
-    node_detach(m->nodes, n, /* is_unlinked= */ false);
 }
 
 void staging_release(struct mount *m, struct staging *s)

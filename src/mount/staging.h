@@ -56,6 +56,14 @@ void staging_release(struct mount *m, struct staging *s);
 
 /* Publishes what changed since the last time. 0 when nothing did. */
 int staging_publish(struct mount *m, struct staging *s, struct err *e);
+/* The same for a close of one of perhaps many descriptors. When it fails, whoever opens the name from then on
+ * finds what the origin has, before this returns: the release that ends the staging comes later, or never
+ * while another descriptor is open. Those go on with their bytes; when they are published after all, the name
+ * is theirs again. */
+int staging_close(struct mount *m, struct staging *s, struct err *e);
+/* Whether a close of what is written to the node has failed: it is not to be opened, the kernel shall look
+ * its name up again. */
+bool staging_is_refused(struct mount *m, const struct node *n);
 /* All of the mount's; failures are counted in the list. */
 void staging_publish_all(struct mount *m);
 

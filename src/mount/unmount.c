@@ -8,8 +8,13 @@
 #include "mount/mountinfo.h"
 #include "mount/request.h"
 
+#include "base/log.h"
+#include "base/sys.h"
+
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -117,27 +122,107 @@ int mount_unmount(const char *given, uint64_t timeout_ms, struct err *e)
     return r;
 }
 
-int mount_upgrade(const char *directory, struct mount_upgrade_report *ret, struct err *e)
+/* What the process tells that asks: one that waits in an ioctl does not even end by a kill. */
+struct upgrade_answer {
+    int code;
+    struct mount_upgrade_report report;
+    struct err err;
+};
+
+__attribute__((noreturn)) static void ask_upgrade(const char *directory, int fd)
 {
-    int r = mount_ask_directory(directory, MOUNT_IOC_UPGRADE, ret, e);
-    ret->version[sizeof(ret->version) - 1] = '\0';
-    if (r == -EPERM)
-        return err_set(e, r, "%s: only root and who mounted it may upgrade it", directory);
-    if (r == -EOPNOTSUPP)
-        return err_set(e, r, "%s: another process cannot take over here (it takes Linux 6.9)", directory);
+    struct upgrade_answer a = {0};
+    int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int i = 0; nowhere >= 0 && i <= STDERR_FILENO; i++)
+        (void)dup2(nowhere, i); /* whoever reads what the command prints does not wait for this one */
+    a.code = mount_ask_directory(directory, MOUNT_IOC_UPGRADE, &a.report, &a.err);
+    a.report.version[sizeof(a.report.version) - 1] = '\0';
+    _exit(write(fd, &a, sizeof(a)) == sizeof(a) ? 0 : 1);
+}
+
+static int wait_for_upgrade(int fd, uint64_t timeout_ms, struct upgrade_answer *ret)
+{
+    uint64_t until_ms = sys_mono_ms() + timeout_ms, now_ms;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    static_assert(sizeof(*ret) <= PIPE_BUF, "written and read as a whole");
+    int r = 0;
+    while (r <= 0 && (now_ms = sys_mono_ms()) < until_ms)
+        r = poll(&p, 1, (int)MIN(until_ms - now_ms, (uint64_t)INT32_MAX));
+    if (r <= 0)
+        return -ETIMEDOUT;
+    return read(fd, ret, sizeof(*ret)) == sizeof(*ret) ? 0 : -EIO;
+}
+
+static int tell_upgrade(const char *directory, struct upgrade_answer *a, struct err *e)
+{
+    switch (a->code) {
+    case -EPERM:
+        return err_set(e, a->code, "%s: only root and who mounted it may upgrade it", directory);
+    case -EOPNOTSUPP:
+        return err_set(e, a->code, "%s: another process cannot take over here (it takes Linux 6.9)",
+                       directory);
+    case -EIO: /* opening the directory asks the node, too */
+    case -EHOSTDOWN:
+        return err_set(e, -EHOSTDOWN,
+                       "%s: its node does not answer, and without it nobody can take over; start the node, "
+                       "then upgrade again: nothing was changed, and what is open stays open",
+                       directory);
+    default:
+        if (e)
+            *e = a->err;
+        return a->code;
+    }
+}
+
+int mount_upgrade(const char *directory, uint64_t timeout_ms, struct mount_upgrade_report *ret, struct err *e)
+{
+    struct upgrade_answer a = {0};
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_errno(e, -errno, "pipe");
+    pid_t pid = fork();
+    if (pid == 0)
+        ask_upgrade(directory, fds[1]);
+    int r = pid < 0 ? err_errno(e, -errno, "fork") : 0;
+    (void)close(fds[1]);
+    if (r == 0)
+        r = wait_for_upgrade(fds[0], timeout_ms, &a);
+    (void)close(fds[0]);
+    if (pid < 0)
+        return r;
+    if (r == -ETIMEDOUT) {
+        (void)kill(pid, SIGKILL); /* it ends when it has its answer */
+        return err_set(e, r,
+                       "%s: nobody has taken over so far; the one before goes on if the installed program "
+                       "cannot, and both need the node: see whether it runs, and what the mount's log says. "
+                       "What is open stays open",
+                       directory);
+    }
+    (void)waitpid(pid, NULL, 0);
+    if (r < 0)
+        return err_errno(e, r, "%s: upgrade", directory);
+    r = tell_upgrade(directory, &a, e);
+    if (r == 0)
+        *ret = a.report;
     return r;
 }
 
 /* ---- the side of the mount ---- */
 
-/* 1: there is no answer yet. The keeper kills this process, and the kernel asks the next one again. */
+/* 1: there is no answer yet. The keeper kills this process, and the kernel asks the next one again. That
+ * waits for the node before it serves, however long: so it has to answer now. */
 static int upgrade(struct mount *m, fuse_req_t req, struct mount_upgrade_report *ret)
 {
+    struct err e = {0};
     uid_t uid = fuse_req_ctx(req)->uid;
     if (uid != 0 && uid != geteuid())
         return -EPERM;
     if (!kept_facts(m->seat.kept)->can_resume)
         return -EOPNOTSUPP;
+    if (!request_comes_again() && mount_probe_node(m, &e) < 0) {
+        log_error("mount", "no upgrade: %s", e.text);
+        return -EHOSTDOWN;
+    }
     if (!request_comes_again()) {
         keeper_ask_upgrade(&m->seat);
         return 1;
@@ -189,6 +274,8 @@ void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, str
     }
     if (r == -ENOTTY)
         (void)fuse_reply_err(req, ENOTTY);
+    else if (r == -EHOSTDOWN) /* said in the log */
+        (void)fuse_reply_err(req, EHOSTDOWN);
     else if (r < 0)
         mount_reply_error(req, "explain", r, &e);
     else

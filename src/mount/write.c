@@ -24,12 +24,15 @@ void mount_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, 
     (void)fuse_reply_write(req, size);
 }
 
-/* is_wanted: what others wrote, too. */
-static void publish(fuse_req_t req, const char *what, bool is_wanted, struct fuse_file_info *fi)
+static void publish(fuse_req_t req, const char *what, bool is_close, struct fuse_file_info *fi)
 {
     struct handle *h = handle_of(fi);
     struct err e = {0};
-    int r = h->staging && (h->is_writable || is_wanted) ? staging_publish(mount_of(req), h->staging, &e) : 0;
+    int r = 0;
+    if (h->staging && !is_close) /* what others wrote, too */
+        r = staging_publish(mount_of(req), h->staging, &e);
+    else if (h->staging && h->is_writable)
+        r = staging_close(mount_of(req), h->staging, &e);
     if (h->is_writable && !h->staging) /* a process that took over did not find it */
         r = err_set(&e, -EIO, "what was written here is lost");
     if (r < 0)
@@ -41,13 +44,13 @@ static void publish(fuse_req_t req, const char *what, bool is_wanted, struct fus
 void mount_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    publish(req, "close", /* is_wanted= */ false, fi);
+    publish(req, "close", /* is_close= */ true, fi);
 }
 
 void mount_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
 {
     (void)ino, (void)datasync;
-    publish(req, "fsync", /* is_wanted= */ true, fi); /* it is about the file, not about how it was opened */
+    publish(req, "fsync", /* is_close= */ false, fi); /* it is about the file, not about how it was opened */
 }
 
 void mount_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,

@@ -255,7 +255,7 @@ static void make_metrics(struct disk *d)
 static void init_fields(struct disk *d, const char *path)
 {
     d->path = slice_dup(slice_str(path));
-    d->dir_fd = -1;
+    d->dir_fd = d->dying_fd = -1;
     lock_init(&d->lock, LOCK_DISK);
     cond_init(&d->wake_writer);
     cond_init(&d->recorded_cond);
@@ -391,6 +391,7 @@ void disk_fini(struct disk *d)
         }
     }
     (void)late_close(d);
+    dying_end(d);
     hard_disk_fini(d);
     kv_close(d->kv);
     if (d->dir_fd >= 0)

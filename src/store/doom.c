@@ -2,9 +2,11 @@
  * The death of extents: out of the table, the file unlinked, the records deleted by the writer.
  *
  * Order, and what a crash leaves behind: first the id goes into the doomed set, so that its records no longer
- * count; then the file is unlinked; then the deletion of the records is queued. A crash after the unlink
- * leaves an entry without a file, which is dropped when it is asked for. A crash before it leaves the entry
- * alive, which is right: nobody was told that it is gone, and what it names is a whole version.
+ * count; then it is noted (dying.c); then the file is unlinked; then the deletion of the records is queued. A
+ * kill after the note leaves records that the next start deletes, with the file if it is still there. A crash
+ * before it leaves the entry alive, which is right: nobody was told that it is gone, and what it names is a
+ * whole version. A power loss may keep the unlink and lose the note: then the entry is dropped when it is
+ * asked for.
  *
  * Failure modes: a disk on which neither a file can be unlinked nor its records deleted, as one that has
  * become read-only, has the entry again after a restart. Nobody is told that it is gone before the disk
@@ -53,6 +55,7 @@ static struct doomed *doomed_new(struct id128 id, struct slice key, uint32_t n_c
         abort();
     m->id = id;
     m->n_chunks = n_chunks;
+    m->place = DYING_NOWHERE;
     m->key_bytes = key.n;
     if (key.n > 0)
         memcpy(m->key, key.p, key.n);
@@ -67,6 +70,7 @@ void doom_forget_locked(struct disk *d, struct doomed *m)
     if (*at)
         *at = m->in_bucket;
     d->doom_rounds++;
+    dying_forget_locked(d, m);
     free(m);
 }
 
@@ -75,6 +79,13 @@ static void add_locked(struct disk *d, struct doomed *m)
     struct doomed **b = bucket_of(d, m->id);
     m->in_bucket = *b;
     *b = m;
+}
+
+void doom_remember(struct disk *d, struct id128 id)
+{
+    struct doomed *m = doomed_new(id, SLICE_NULL, 0);
+    LOCK_SCOPE(&d->lock);
+    add_locked(d, m);
 }
 
 /* late_bytes: of late_unlink; 0: at once. */
@@ -138,6 +149,7 @@ static int doom(struct extent *x, bool late)
         if (x->store->on_gone)
             (void)x->store->on_gone(x->store->on_gone_arg, x->key);
     }
+    dying_note(d, m);
     int unlinked = unlink_file(d, m->id, late ? extent_size(x) : 0);
     writer_queue_doomed(d, m);
     return unlinked;
@@ -158,6 +170,7 @@ static int doom_entry(struct disk *d, struct slice key, const struct format_entr
     d->extents -= d->extents > 0;
     lock_drop(&d->lock);
     set_shrink(d->store, r->data_set, r->size_bytes);
+    dying_note(d, m);
     int unlinked = unlink_file(d, m->id, late ? charge : 0);
     space_give(d, charge, charge, 0);
     writer_queue_doomed(d, m);

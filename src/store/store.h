@@ -267,6 +267,9 @@ struct store_check_report {
         hard_bad; /* of those, with a block whose crc is wrong, another size, or no file: never dropped */
     uint64_t set_aside_files, set_aside_bytes; /* scratch files whose names were lost (hard_sweep) */
     uint64_t cut_indexes;                      /* indexes of disks that lost their last commits (kv_is_cut) */
+    /* Read-only: entries that were being removed or replaced when the node was killed. Nothing is wrong with
+     * them: the next start ends that. They are in no other number. */
+    uint64_t unfinished;
 };
 /* Called after each extent with the running report; returning false stops. `problem` is NULL when it was
  * fine. */

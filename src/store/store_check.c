@@ -223,6 +223,7 @@ static int check_disk(struct check *c, struct disk *d, struct err *e)
 {
     struct buf _cleanup_buf_ from = BUF_INIT(64 * KIB);
     int r = buf_char(&from, 'o');
+    c->report.unfinished += d->n_left_dying;
     if (!c->s->read_only)
         writer_drain(d);
     while (r == 0 && !c->stopped)

@@ -4,6 +4,10 @@
  *     DISK/forebay-disk          the disk's identity and how its last stop was (text, replaced atomically)
  *     DISK/index/                the index: one RocksDB
  *     DISK/extents/xx/<32 hex>   the extent files; the name is the data id, xx its first two digits
+ *     DISK/dying                 a table of data ids, 16 bytes each: of entries whose records count no more
+ *                                and are not deleted yet, among others that are gone and zeros. A start
+ *                                that finds the disk unclean deletes such records, and their files, and
+ *                                empties the table. Not synced
  *     DISK/hard/xx/<32 hex>      the files of hard extents, named likewise; made when the first one is needed
  *     DISK/set-aside/<32 hex>    hard extents' files that no record led to any more after records were lost
  * with a damaged log; for people, nothing here reads or removes them

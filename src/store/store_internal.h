@@ -154,6 +154,7 @@ struct doomed {
     struct doomed *next; /* queue */
     bool raw;            /* key is the index key of a record that does not decode; the id is nobody's */
     uint32_t n_chunks;
+    uint32_t place; /* dying.c; DYING_NOWHERE: none */
     size_t key_bytes;
     char key[]; /* empty for staged extents */
 };
@@ -214,6 +215,10 @@ struct disk {
     bool making_births; /* somebody is at it */
     int late[LATE_MAX]; /* late.c: of unlinked files */
     size_t n_late;
+    int dying_fd;         /* dying.c; fixed while threads run; -1: none */
+    uint32_t *dying_free; /* places that were given back */
+    uint32_t n_dying, n_dying_free;
+    uint64_t n_left_dying; /* read-only: entries whose removal a kill has cut short */
 
     struct hard_disk *hard; /* hard extents; its fields have locks of their own or disk->lock */
 
@@ -343,6 +348,22 @@ int late_unlink(struct disk *d, const char *path, uint64_t bytes);
 /* Now. Whether there were some. */
 bool late_close(struct disk *d);
 
+/* ---- dying.c: entries whose file goes before their records ---- */
+
+#define DYING_MAX     (2 * DOOMED_MAX)
+#define DYING_NOWHERE UINT32_MAX
+/* fn for each id that the last run noted, also those that are gone since; an error of fn ends it and is
+ * returned, as one of the file is. */
+typedef int (*dying_fn)(void *arg, struct id128 id);
+int dying_read(struct disk *d, dying_fn fn, void *arg);
+/* What was noted so far is forgotten; from here on dying_note notes. */
+void dying_start(struct disk *d);
+void dying_end(struct disk *d);
+/* Before the file is unlinked: m is noted until its records are deleted. */
+void dying_note(struct disk *d, struct doomed *m);
+/* They are; under the disk's lock. */
+void dying_forget_locked(struct disk *d, const struct doomed *m);
+
 /* ---- table.c: extents in memory ---- */
 
 void table_init(struct store *s);
@@ -447,6 +468,8 @@ void doom_victim_record(struct disk *d, struct slice key, const struct format_en
 /* A record that does not decode. */
 void doom_bad_record(struct disk *d, struct slice index_key);
 bool doom_contains(struct disk *d, struct id128 id);
+/* The records of this id count no more, as those of an entry that died. Where nothing is written. */
+void doom_remember(struct disk *d, struct id128 id);
 /* Changes whenever an id leaves the doomed set. */
 uint64_t doom_rounds(struct disk *d);
 /* Every current extent of the key; by the key's owner. 0, -ENOENT when there was none, or the first error of

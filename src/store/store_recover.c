@@ -2,7 +2,8 @@
  * Opening: what an unclean stop left, and the state that is read before the first request.
  *
  * Only small records are read, never all entries: the epoch and count records, the markers of files that no
- * entry named yet, the data-set table. A disk with 50 million entries opens as fast as an empty one.
+ * entry named yet, what is noted of entries that were dying, the data-set table. A disk with 50 million
+ * entries opens as fast as an empty one.
  *
  * After an unclean stop of any kind the epochs that were not durable become suspect. After power loss, which
  * may have lost markers, a walk over the directories removes files that nothing names; it runs behind the
@@ -197,6 +198,120 @@ static int remove_staged(struct disk *d, struct err *e)
     return kv_txn_commit(t, KV_VISIBLE, e);
 }
 
+/* ---- what was on its way out ---- */
+
+struct remains {
+    struct disk *d;
+    struct kv_txn *txn; /* NULL: read-only */
+    uint64_t n, in_txn;
+    int code; /* of the index or of an unlink */
+    struct err *e;
+};
+
+/* One that cannot be read is a matter of the check. */
+static int get_or_none(struct disk *d, struct slice key, struct buf *b, struct err *e)
+{
+    int r = get_record(d, key, b, e);
+    return r == -E2BIG || r == -EBADMSG ? -ENOENT : r;
+}
+
+/* The entry that the index still has of an id, which a run has noted as dying. -ENOENT: none any more. */
+static int entry_of(struct disk *d, struct id128 id, struct format_key *ret_key, struct format_entry *ret,
+                    struct buf *b, struct err *e)
+{
+    struct format_key back;
+    struct buf _cleanup_buf_ key = BUF_INIT(STORE_KEY_MAX_BYTES);
+    format_key_id('x', id, &back);
+    int r = get_or_none(d, format_key_view(&back), &key, e);
+    if (r < 0)
+        return r;
+    format_key_bytes('o', buf_view(&key), ret_key);
+    r = get_or_none(d, format_key_view(ret_key), b, e);
+    bool is_it = r == 0 && format_entry_decode(buf_view(b), ret) == 0 && id_eq(ret->id, id);
+    return r < 0 ? r : is_it ? 0 : -ENOENT;
+}
+
+static void discount(struct disk *d, const struct format_entry *r)
+{
+    uint64_t charge = format_charge(r->size_bytes, r->present_blocks);
+    charge = MIN(charge, d->count.used_bytes);
+    d->count.used_bytes -= charge;
+    d->used_bytes -= charge;
+    d->written_bytes -= charge;
+    d->extents -= d->count.extents > 0;
+    d->count.extents -= d->count.extents > 0;
+}
+
+static int commit_remains(struct remains *m)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(64);
+    if (m->in_txn == 0)
+        return 0;
+    m->in_txn = 0;
+    format_count_encode(&m->d->count, &b);
+    kv_txn_put_plain(m->txn, SLICE_LIT("mcount"), buf_view(&b));
+    return kv_txn_commit(m->txn, KV_VISIBLE, m->e);
+}
+
+/* Its file, if it is still there, and its records. */
+static int remove_remains(struct remains *m, struct id128 id, const struct format_key *key,
+                          const struct format_entry *entry)
+{
+    struct disk *d = m->d;
+    struct format_key k;
+    char path[DISK_PATH_MAX];
+    disk_extent_path(d, id, path);
+    int r = sys->unlink(path);
+    if (r < 0 && r != -ENOENT)
+        return err_errno(m->e, r, "unlink %s", path);
+    discount(d, entry);
+    kv_txn_delete(m->txn, format_key_view(key));
+    format_key_id('x', id, &k);
+    kv_txn_delete(m->txn, format_key_view(&k));
+    r = delete_chunks(d, id, m->txn, m->e);
+    return r < 0 || ++m->in_txn < MARKERS_PER_COMMIT ? r : commit_remains(m);
+}
+
+static int end_dying(void *arg, struct id128 id)
+{
+    struct remains *m = arg;
+    struct buf _cleanup_buf_ b = BUF_INIT(STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES);
+    struct format_key key;
+    struct format_entry entry;
+    int r = entry_of(m->d, id, &key, &entry, &b, m->e);
+    if (r == -ENOENT)
+        return 0;
+    m->n += r == 0;
+    if (r == 0 && m->txn)
+        r = remove_remains(m, id, &key, &entry);
+    else if (r == 0)
+        doom_remember(m->d, id);
+    m->code = r;
+    return r;
+}
+
+/* Entries whose file the last run had unlinked, or was about to, and whose records it had not deleted yet. */
+static int end_all_dying(struct disk *d, struct err *e)
+{
+    struct kv_txn *_cleanup_(kv_txn_freep) t = d->store->read_only ? NULL : kv_txn_new(d->kv);
+    struct remains m = {.d = d, .txn = t, .e = e};
+    int r = d->was_clean ? 0 : dying_read(d, end_dying, &m);
+    if (r < 0 && m.code == 0) /* what it would have told is found by whoever asks for it */
+        (void)disk_log_error(d, "read the table of dying entries", r);
+    r = m.code;
+    if (r == 0 && t)
+        r = commit_remains(&m);
+    if (r < 0)
+        return r;
+    if (t && m.n > 0)
+        log_info("store", "disk %s: removed %llu entries that were on their way out", d->path,
+                 (unsigned long long)m.n);
+    d->n_left_dying = t ? 0 : m.n;
+    if (t)
+        dying_start(d);
+    return 0;
+}
+
 int recover_disk(struct disk *d, struct err *e)
 {
     int r = load_counts(d, e);
@@ -209,7 +324,7 @@ int recover_disk(struct disk *d, struct err *e)
         /* Nothing is written, but what the last run left behind is judged as at a real start. */
         if (!d->was_clean)
             format_epoch_distrust(&d->epoch, d->epoch.durable + EPOCHS_AT_MOST);
-        return 0;
+        return end_all_dying(d, e);
     }
     if (!d->was_clean) {
         log_info("store",
@@ -223,7 +338,9 @@ int recover_disk(struct disk *d, struct err *e)
         d->epoch = epoch;
         d->running = epoch.durable + 1;
     }
-    r = remove_staged(d, e);
+    r = end_all_dying(d, e);
+    if (r == 0)
+        r = remove_staged(d, e);
     return r < 0 ? err_prefix(e, r, "unfinished files") : 0;
 }
 

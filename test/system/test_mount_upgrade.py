@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -35,7 +36,7 @@ def program(node, work):
 
 @pytest.fixture
 def one(node, what, work, program):
-    mount = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what, binary=program)
+    mount = mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, what, binary=program, timeout="10s")
     yield mount
     mount.stop()
 
@@ -94,6 +95,60 @@ def test_a_program_that_cannot_take_over_does_no_harm(one, program, body):
         said = upgrade(one, check=False)
         assert said.returncode == 1 and "cannot take over" in said.stderr and "unmount and mount again" in said.stderr
         assert f.read() == b"before"
+    (one.path / "f").write_bytes(b"after")
+    assert (one.path / "f").read_bytes() == b"after"
+
+
+def test_while_the_node_is_away_no_upgrade_begins(node, one):
+    """Nobody could take over without it: the command says what to do, with status 1, and the same process serves what is open.
+    (Seen to hang without the probe in unmount.c.)"""
+    (one.path / "f").write_bytes(b"0123456789")
+    with open(one.path / "f", "rb", buffering=0) as f:
+        assert f.read(4) == b"0123"
+        serving = one.serving()
+        node.kill()
+        said = node.cli("mount", "--upgrade", str(one.path), check=False, timeout=60)
+        assert said.returncode == 1 and "start the node, then upgrade again" in said.stderr, said.stderr
+        assert one.serving() == serving
+        node.start()
+        assert f.read() == b"456789"
+        said = upgrade(one)
+        assert f"process {one.serving()}" in said.stdout and one.serving() != serving
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_program_that_does_not_reach_its_node_is_given_up(one, program, ends):
+    """One that looks for the node elsewhere, or does nothing (and has a child that outlives it): after half of the mount's --timeout,
+    here the least, 5 s, the program before goes on. (Seen to hang without give_up_late in keeper.c.)"""
+    (one.path / "f").write_bytes(b"before")
+    with open(one.path / "f", "rb", buffering=0) as f, open(one.path / "g", "wb", buffering=0) as g:
+        g.write(b"one ")
+        away = shlex.join([str(one.node.binary), "mount", "--socket", "/nowhere/node.sock", "--foreground", one.bucket, str(one.path)])
+        body = f"#!/bin/sh\nexec {away}\n" if ends else "#!/bin/sh\nsleep 12\nexit 0\n"
+        install(program, lambda path: path.write_text(body))
+        said = one.node.cli("mount", "--upgrade", str(one.path), check=False, timeout=60)
+        assert said.returncode == 1 and "cannot take over" in said.stderr and "unmount and mount again" in said.stderr
+        assert f"(process {one.serving()})" in said.stderr
+        assert "does not serve after" in one.log() and f.read() == b"before"
+        g.write(b"two")
+    assert (one.path / "g").read_bytes() == b"one two"
+
+
+def test_a_node_that_goes_meanwhile(node, one, program):
+    """The node dies when the new program has just been started: neither it nor the one before can take over until the node is
+    there again. The command ends after its --timeout all the same, and the mount goes on with the node. (Seen to hang
+    without the process that asks in unmount.c.)"""
+    (one.path / "f").write_bytes(b"before")
+    # Not opened here: starting the node closes what is inherited, and a close of a scratch file asks the mount, which waits for the node.
+    reader = subprocess.Popen(["sh", "-c", 'exec 3<"$1"; echo open; read -r go; cat <&3', "sh", one.path / "f"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE)
+    assert reader.stdout.readline() == b"open\n"
+    install(program, lambda path: path.write_text(f"#!/bin/sh\nkill -9 {node.pid}\nexit 3\n"))
+    said = node.cli("mount", "--upgrade", "--timeout", "3s", str(one.path), check=False, timeout=60)
+    assert said.returncode == 1 and "nobody has taken over so far" in said.stderr, said.stderr
+    node.kill()
+    node.start()
+    assert reader.communicate(b"go\n", timeout=60)[0] == b"before"
     (one.path / "f").write_bytes(b"after")
     assert (one.path / "f").read_bytes() == b"after"
 

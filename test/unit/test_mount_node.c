@@ -29,6 +29,40 @@ static struct node *root_of(struct node_table *t)
     return node_get(t, NODE_ROOT_ID);
 }
 
+/* A detached inode gets its name back from the one that had it meanwhile, which is not opened any more; but
+ * not from one that is written, and not when it is unlinked. */
+static void test_a_name_that_is_given_back(void **state)
+{
+    (void)state;
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
+    struct node *root = root_of(t), *a = look(t, root, "f", "e1", 10);
+    assert_null(node_attach(t, a)); /* it has it */
+    node_detach(t, a, /* is_unlinked= */ false);
+    a->is_spoilt = true;
+    struct node *b = look(t, root, "f", "e2", 10);
+    b->staging = (struct staging *)(uintptr_t)1;
+    assert_null(node_attach(t, a));
+    assert_true(b->is_attached && !a->is_attached);
+    b->staging = NULL;
+    struct node *there = node_attach(t, a);
+    assert_ptr_equal(there, b);
+    assert_true(a->is_attached && !a->is_spoilt && !b->is_attached && b->is_spoilt);
+    node_table_check(t);
+    node_unref(t, there);
+    node_detach(t, a, /* is_unlinked= */ true);
+    assert_null(node_attach(t, a));
+    assert_false(a->is_attached);
+    node_table_check(t);
+    struct node *nodes[] = {a, b};
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t id = nodes[i]->id;
+        node_unref(t, nodes[i]);
+        node_forget(t, id, 1);
+    }
+    assert_int_equal(node_table_count(t), 0);
+    node_unref(t, root);
+}
+
 /* A lookup of the same version gives the same inode, and each counts. */
 static void test_same_version_same_inode(void **state)
 {
@@ -415,6 +449,7 @@ int main(void)
         cmocka_unit_test(test_new_version_new_inode),
         cmocka_unit_test(test_what_makes_a_version),
         cmocka_unit_test(test_renewal),
+        cmocka_unit_test(test_a_name_that_is_given_back),
         cmocka_unit_test(test_staged_files_keep_their_inode),
         cmocka_unit_test(test_parents_outlive_children),
         cmocka_unit_test(test_paths),

@@ -408,7 +408,8 @@
  */
 #define WIRE_REQ_tree_lookup(F) F(str, bucket) F(u64, parent) F(str, name)
 #define WIRE_REP_tree_lookup(F) F(inode, inode)
-/* Size and times of a file that somebody may be writing are those of its data. */
+/* Size and times of a file that somebody may be writing are those of its data. What is no file and was
+ * removed is told without links, for a while: who has it open may ask. */
 #define WIRE_REQ_tree_getattr(F) F(str, bucket) F(u64, ino)
 #define WIRE_REP_tree_getattr(F) F(inode, inode)
 /* what: enum wire_set_bit. */

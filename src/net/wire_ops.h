@@ -286,6 +286,9 @@
 #define WIRE_REQ_upload_abort(F)    F(str, bucket) F(str, key) F(str, id)
 #define WIRE_REP_upload_abort(F)
 
+/* REMOVE, COPY with WIRE_MOVE, MKDIR, RMDIR and SET_META of a mount may have a number as their request id
+ * (WIRE_NUMBERED): sent again with that they are made once, and answered as the first would have been. */
+
 /* WIRE_POSIX: -ENOENT when there is no such object; else success either way, as S3 does. */
 #define WIRE_REQ_remove(F) F(str, bucket) F(str, key) F(str, if_match) F(u32, flags)
 #define WIRE_REP_remove(F)

@@ -72,6 +72,9 @@ void object_session_free(struct object_session *s);
 /* Its client is gone, and another one takes its place: locks go at once and are not given any more, while
  * operations may still run. */
 void object_session_abandon(struct object_session *s);
+/* Before its first call: it is one of the sessions of a mount, whose ids begin with the same bytes: what is
+ * asked for under one of its numbers it may ask for again in another one (object/intent.h). */
+void object_session_set_family(struct object_session *s, const uint8_t family[WIRE_FAMILY_BYTES]);
 /* Before its first call: replies go to another process. Descriptors for reading are then opened for it, and
  * closed here by object_sent, which is called after a reply with a descriptor was sent. */
 void object_session_set_remote(struct object_session *s);

@@ -24,6 +24,12 @@ struct object_session *object_session_new(struct object_service *s, enum wire_vi
     return ses;
 }
 
+void object_session_set_family(struct object_session *s, const uint8_t family[WIRE_FAMILY_BYTES])
+{
+    static_assert(sizeof(s->family) == WIRE_FAMILY_BYTES, "all of it");
+    memcpy(&s->family, family, sizeof(s->family));
+}
+
 void object_session_set_remote(struct object_session *s)
 {
     s->is_remote = true;

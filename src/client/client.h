@@ -4,7 +4,8 @@
  *
  * The node may restart under a client. A call that only asks, or that may be repeated without harm, is sent
  * again until `timeout_ms` have passed. A call that changes something is sent again only while it is certain
- * that the node did not see it; otherwise it fails with -EIO and a text that says so.
+ * that the node did not see it, or when it has a number by which the node knows it; otherwise it fails with
+ * -EIO and a text that says so.
  *
  * Handles that the node gave out (OPEN, PUT_OPEN) belong to the session, and a restart ends it. Each session
  * of a client has a number, the *epoch*: a handle is used together with the epoch it was given in, and a call
@@ -44,6 +45,10 @@ struct client_options {
     uint32_t idle;        /* of them, most that stay open while nobody uses them; 0: CLIENT_IDLE */
     /* Called by the thread that makes a call, before it does; NULL: nothing. */
     void (*before_call)(uint32_t op);
+    /* The number under which a call that changes something may be sent again, with the highest bit, also when
+     * the node may have run it: the same for the same change, and for no other one of the family. 0: it may
+     * not. NULL: none has one. */
+    uint64_t (*number)(uint32_t op);
     /* Called by it before it sleeps for the node, which it does not when the answer comes at once; NULL:
      * nothing. */
     void (*before_sleep)(void);

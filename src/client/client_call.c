@@ -6,7 +6,8 @@
  *  2. A session is used for one epoch only. Whenever a connection of it broke, or its last one closed, the
  * node may have ended it: the next epoch begins with a new session id, so that a handle's number of an old
  * session can never meet a handle of a new one.
- *  3. A call that changes something reaches the node at most once, unless the operation is repeatable.
+ *  3. A call that changes something reaches the node at most once, unless the operation is repeatable, or has
+ * a number (client_options): then it is sent again with that.
  *  4. Every wait has an end: for a free connection, for connecting and for a reply the call's deadline; for
  * the reply of a long operation, and for a connection while such operations hold some, the node's health,
  * asked each time the timeout passes.
@@ -18,6 +19,8 @@
 #include "client/client_internal.h"
 
 #include "base/sys.h"
+
+#define LONG_CUTS_MAX 3
 
 /* ---- what an operation allows ---- */
 
@@ -160,8 +163,15 @@ struct client_attempt {
     struct client *c;
     uint64_t deadline_ms;
     uint64_t want_epoch; /* 0: any */
+    uint64_t number;     /* of the change; 0: none */
+    unsigned n_cut;      /* tries of a long operation that ended with the node */
     struct client_conn *conn;
 };
+
+static bool may_repeat(const struct client_attempt *a, uint32_t op)
+{
+    return a->number != 0 || client_op_is_repeatable(op);
+}
 
 static int no_session(struct err *e)
 {
@@ -284,7 +294,7 @@ static int acquire(struct client_attempt *a, uint32_t op, struct err *e)
             return 0;
         }
         /* What may be repeated finds out by itself whether the connection is dead. */
-        if (client_op_is_repeatable(op) || client_conn_is_alive(conn)) {
+        if (may_repeat(a, op) || client_conn_is_alive(conn)) {
             a->conn = conn;
             return 0;
         }
@@ -332,6 +342,14 @@ static bool is_connect_failure_final(int code)
     return code == ERR_UNAUTHENTICATED || code == ERR_PROTOCOL || code == -EACCES || code == -EPERM;
 }
 
+/* A long operation that was cut has its time for finding the node again before it, however long it had run;
+ * but not for ever. */
+static void grant_again(struct client_attempt *a, uint32_t op, int code)
+{
+    if (a->number != 0 && client_op_is_long(op) && code != -ETIMEDOUT && a->n_cut++ < LONG_CUTS_MAX)
+        a->deadline_ms = sys_mono_ms() + a->c->timeout_ms;
+}
+
 /* One try. *ret_again: worth another. */
 static int try_once(struct client_attempt *a, uint32_t op, const void *req, struct buf *b, void *ret_rep,
                     uint64_t *ret_epoch, bool *ret_again, struct err *e)
@@ -348,7 +366,7 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
         return err_prefix(e, -EHOSTDOWN, "the node does not answer");
     }
     enum client_fate fate;
-    uint64_t id = atomic_fetch_add(&a->c->next_request_id, 1) + 1;
+    uint64_t id = a->number ? a->number : atomic_fetch_add(&a->c->next_request_id, 1) + 1;
     *ret_epoch = a->conn->epoch;
     count(a->c, op, 1);
     struct client_patience patience = patience_of(a, op);
@@ -361,7 +379,8 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
     }
     /* A reply that is only late says nothing about the session's other connections. */
     discard(a->c, a->conn, /* is_lost= */ r != -ETIMEDOUT);
-    *ret_again = fate == CLIENT_UNSEEN || client_op_is_repeatable(op);
+    *ret_again = fate == CLIENT_UNSEEN || may_repeat(a, op);
+    grant_again(a, op, r);
     if (!*ret_again)
         return err_set(e, r == -ETIMEDOUT ? r : -EIO,
                        "node at %s: no answer (%s): it is not known whether the operation was done",
@@ -397,7 +416,11 @@ static int call_until(struct client *c, uint64_t want_epoch, uint32_t op, const 
     if (c->before_call)
         c->before_call(op);
     struct client_attempt a = {
-        .c = c, .deadline_ms = sys_mono_ms() + c->timeout_ms, .want_epoch = want_epoch};
+        .c = c,
+        .deadline_ms = sys_mono_ms() + c->timeout_ms,
+        .want_epoch = want_epoch,
+        .number = c->number ? c->number(op) : 0,
+    };
     uint64_t backoff_ms = CLIENT_BACKOFF_FIRST_MS;
     for (;;) {
         bool again = false;

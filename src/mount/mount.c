@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "mount/before.h"
+#include "mount/request.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -112,6 +113,15 @@ static void before_each_call(uint32_t op)
     before_call(op);
 }
 
+/* Of changes of names and metadata: those of the bytes are sent again by who has them (staging_publish.c). */
+static uint64_t number_change(uint32_t op)
+{
+    bool is_numbered = op == WIRE_OP_REMOVE || op == WIRE_OP_COPY || op == WIRE_OP_MKDIR ||
+                       op == WIRE_OP_RMDIR || op == WIRE_OP_SET_META;
+    uint64_t number = is_numbered ? request_next_change() : 0;
+    return number ? WIRE_NUMBERED | number : 0;
+}
+
 static int connect_node(struct mount *m, struct err *e)
 {
     const struct mount_options *o = m->options;
@@ -123,6 +133,7 @@ static int connect_node(struct mount *m, struct err *e)
         .timeout_ms = o->timeout_ms,
         .connections = (uint32_t)o->threads + CLIENT_SPARE,
         .before_call = before_each_call,
+        .number = number_change,
         .before_sleep = queue_may_wait,
         .family = &kept_facts(m->seat.kept)->id,
     };

@@ -6,7 +6,8 @@
  * of every object below it (EXDEV when those are too many, on which mv(1) and others copy).
  *
  * A request that comes again, because the process that had read it was killed before it answered (keeper.h),
- * may have been carried out: what it finds done is taken for its own doing.
+ * may have been carried out: what it finds done is taken for its own doing. When the node is killed before it
+ * answers, it is asked again under the same number, and knows itself what it had done (object/intent.h).
  */
 #include "mount/mount_internal.h"
 
@@ -18,6 +19,8 @@
 
 #include <limits.h>
 #include <linux/fs.h>
+
+#define LINK_TRIES 3
 
 /* What is needed to act on one name. */
 struct target {
@@ -148,8 +151,8 @@ void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t 
 }
 
 /* An object whose bytes are the target, as posix_meta.h has it. */
-static int put_link(struct target *t, struct slice target, struct slice meta, struct node_attr *ret,
-                    struct client_writer **ret_writer, struct err *e)
+static int put_link_once(struct target *t, struct slice target, struct slice meta, struct node_attr *ret,
+                         struct client_writer **ret_writer, struct err *e)
 {
     struct mount *m = t->m;
     struct wire_attr there;
@@ -179,15 +182,22 @@ static int put_link(struct target *t, struct slice target, struct slice meta, st
     return 0;
 }
 
-/* Of a request that comes again: whether this link is there. b holds what *ret points to. */
-static bool is_link_of_before(struct target *t, struct slice target, struct buf *b, struct node_attr *ret)
+/* After a try that was not answered: whether this link is there. of: its metadata; empty: of a process
+ * before, which gave it another time. b holds what *ret points to. */
+static bool is_link_of_before(struct target *t, struct slice target, struct slice of, struct buf *b,
+                              struct node_attr *ret)
 {
     struct mount *m = t->m;
     struct wire_attr there;
+    struct posix_meta made;
     char bytes[PATH_MAX];
-    if (!request_comes_again() || mount_ask(m, buf_view(&t->key), b, &there, NULL) < 0)
+    buf_clear(b);
+    if (mount_ask(m, buf_view(&t->key), b, &there, NULL) < 0)
         return false;
     *ret = mount_node_attr(m, &there, /* has_meta= */ true);
+    posix_meta_decode(of, /* is_dir= */ false, &made);
+    if (made.has & POSIX_HAS_MTIME && ret->mtime_ns != made.mtime_ns)
+        return false;
     if (!ret->has_owner || !S_ISLNK(ret->mode) || ret->size_bytes != target.n)
         return false;
     struct client_file_open o = {
@@ -197,6 +207,24 @@ static bool is_link_of_before(struct target *t, struct slice target, struct buf 
         return false;
     ssize_t got = client_file_pread(f, bytes, sizeof(bytes), 0, NULL);
     return got >= 0 && slice_eq(slice_of(bytes, (size_t)got), target);
+}
+
+/* The node may be killed in the midst of it, and the object be there or not: it is made once more, unless it
+ * is ours already. */
+static int put_link(struct target *t, struct slice target, struct slice meta, struct buf *b,
+                    struct node_attr *ret, struct client_writer **ret_writer, struct err *e)
+{
+    int r = -EIO;
+    for (int i = 0; i < LINK_TRIES; i++) {
+        uint64_t epoch = client_epoch(t->m->client);
+        client_writer_free(TAKE_PTR(*ret_writer));
+        r = put_link_once(t, target, meta, ret, ret_writer, e);
+        if (r == -EEXIST && i > 0 && is_link_of_before(t, target, meta, b, ret))
+            return 0;
+        if (r != -EIO || epoch == client_epoch(t->m->client))
+            return r;
+    }
+    return r;
 }
 
 void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
@@ -215,8 +243,8 @@ void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, con
     if (r == 0)
         r = meta_of_new(req, t.parent, S_IFLNK | 0777, &meta);
     if (r == 0)
-        r = put_link(&t, slice_str(target), buf_view(&meta), &a, &w, &e);
-    if (r == -EEXIST && is_link_of_before(&t, slice_str(target), &b, &a))
+        r = put_link(&t, slice_str(target), buf_view(&meta), &b, &a, &w, &e);
+    if (r == -EEXIST && request_comes_again() && is_link_of_before(&t, slice_str(target), SLICE_NULL, &b, &a))
         r = 0;
     if (r < 0)
         mount_reply_error(req, "symlink", r, &e);

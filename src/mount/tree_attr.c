@@ -202,7 +202,7 @@ void tree_op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fi)
         mount_reply_error(req, "getattr", r, &e);
         return;
     }
-    if (S_ISDIR(x.mode))
+    if (S_ISDIR(x.mode) && x.links > 0)
         tree_known_note(known, &x, serial);
     reply_attr(req, &x);
 }

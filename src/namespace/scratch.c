@@ -15,6 +15,8 @@
 
 #include <inttypes.h>
 
+#define REMOVED_SHARE 32 /* of the cache, for attributes of what was removed */
+
 int scratch_open(struct kv *kv, uint64_t cache_bytes, struct scratch **ret, struct err *e)
 {
     (void)e;
@@ -22,7 +24,8 @@ int scratch_open(struct kv *kv, uint64_t cache_bytes, struct scratch **ret, stru
     struct scratch *s = calloc(1, sizeof(*s));
     assert(s);
     s->kv = kv;
-    s->cache = lru_new(cache_bytes);
+    s->removed = lru_new(cache_bytes / REMOVED_SHARE);
+    s->cache = lru_new(cache_bytes - cache_bytes / REMOVED_SHARE);
     lock_init(&s->lock, LOCK_LEAF);
     lock_init(&s->sequence_lock, LOCK_NAMESPACE);
     cond_init(&s->freed);
@@ -42,6 +45,7 @@ void scratch_close(struct scratch *s)
         free(b);
     }
     lru_free(s->cache);
+    lru_free(s->removed);
     cond_fini(&s->freed);
     lock_fini(&s->lock);
     lock_fini(&s->sequence_lock);

@@ -150,6 +150,10 @@ int scratch_sync(struct scratch *s, struct err *e);
 
 int scratch_getattr(struct scratch *s, uint64_t bucket, uint64_t ino, struct arena *a,
                     struct scratch_inode *ret, struct err *e);
+/* What a directory, link or special file had that was removed, without links: remembered of some thousands,
+ * as long as the process lives. -ENOENT. */
+int scratch_getattr_removed(struct scratch *s, uint64_t bucket, uint64_t ino, struct arena *a,
+                            struct scratch_inode *ret);
 
 enum scratch_set_bit {
     SCRATCH_SET_MODE = 1 << 0, /* permissions only, the type stays */

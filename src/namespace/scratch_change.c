@@ -421,8 +421,24 @@ static void cache_writes(struct scratch_change *c, uint64_t version)
             scratch_record_written(c->s, c->writes[i].key, SLICE_NULL, /* version= */ 0);
 }
 
+/* Files that are open have holds; what else a program may have open is known to its kernel alone, which asks
+ * for its attributes still. */
+static void keep_removed(struct scratch_change *c)
+{
+    for (size_t i = 0; i < c->n_inodes; i++) {
+        const struct scratch_loaded *x = &c->inodes[i];
+        if (!x->gone || S_ISREG(x->x.mode))
+            continue;
+        scratch_key(c->call->bucket, x->x.ino, SCRATCH_KEY_INODE, SLICE_NULL, &c->key);
+        buf_clear(&c->value);
+        if (scratch_inode_encode(&x->x, &c->value) == 0)
+            lru_put(c->s->removed, buf_view(&c->key), buf_view(&c->value));
+    }
+}
+
 static void after_commit(struct scratch_change *c, uint64_t version, const struct scratch_counts *counts)
 {
+    keep_removed(c);
     cache_writes(c, version);
     unsigned lane = lane_of(c);
     atomic_store(&c->bucket->lanes[lane].inodes, counts->inodes);

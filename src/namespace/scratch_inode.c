@@ -15,6 +15,19 @@ int scratch_getattr(struct scratch *s, uint64_t bucket, uint64_t ino, struct are
     return r;
 }
 
+int scratch_getattr_removed(struct scratch *s, uint64_t bucket, uint64_t ino, struct arena *a,
+                            struct scratch_inode *ret)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(SCRATCH_KEY_MAX), raw = BUF_INIT(SCRATCH_RECORD_MAX);
+    struct scratch_inode x;
+    scratch_key(bucket, ino, SCRATCH_KEY_INODE, SLICE_NULL, &key);
+    int r = lru_get(s->removed, buf_view(&key), &raw);
+    r = r < 0 ? r : scratch_inode_decode(buf_view(&raw), ino, &x);
+    if (r == 0)
+        *ret = scratch_inode_dup(&x, a);
+    return r;
+}
+
 struct slice scratch_etag(const struct scratch_inode *x, struct arena *a)
 {
     if (x->etag.n > 0)

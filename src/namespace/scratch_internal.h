@@ -59,6 +59,7 @@ struct scratch_bucket {
 struct scratch {
     struct kv *kv;
     struct lru *cache;
+    struct lru *removed; /* attributes of what is no file and was removed last, as records of inodes */
     _Atomic uint64_t generations[SCRATCH_GENERATIONS];
     struct lock lock;  /* covers what follows, but for holds */
     struct cond freed; /* stripes, or users of a bucket */

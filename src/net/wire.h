@@ -23,7 +23,8 @@
 #include "net/wire_ops.h"
 
 #define WIRE_VERSION        1
-#define WIRE_FAMILY_BYTES   8 /* of a session's id: the same in all processes of one mount */
+#define WIRE_FAMILY_BYTES   8            /* of a session's id: the same in all processes of one mount */
+#define WIRE_NUMBERED       (1ull << 63) /* request id of a change that its mount may ask for again by it */
 #define WIRE_HEADER_BYTES   24
 #define WIRE_BODY_MAX_BYTES (8 * MIB)
 #define WIRE_FLAG_REPLY     1

@@ -286,6 +286,9 @@
 #define WIRE_REQ_upload_abort(F)    F(str, bucket) F(str, key) F(str, id)
 #define WIRE_REP_upload_abort(F)
 
+/* REMOVE, COPY with WIRE_MOVE, MKDIR, RMDIR and SET_META of a mount may have a number as their request id
+ * (WIRE_NUMBERED): sent again with that they are made once, and answered as the first would have been. */
+
 /* WIRE_POSIX: -ENOENT when there is no such object; else success either way, as S3 does. */
 #define WIRE_REQ_remove(F) F(str, bucket) F(str, key) F(str, if_match) F(u32, flags)
 #define WIRE_REP_remove(F)
@@ -408,7 +411,8 @@
  */
 #define WIRE_REQ_tree_lookup(F) F(str, bucket) F(u64, parent) F(str, name)
 #define WIRE_REP_tree_lookup(F) F(inode, inode)
-/* Size and times of a file that somebody may be writing are those of its data. */
+/* Size and times of a file that somebody may be writing are those of its data. What is no file and was
+ * removed is told without links, for a while: who has it open may ask. */
 #define WIRE_REQ_tree_getattr(F) F(str, bucket) F(u64, ino)
 #define WIRE_REP_tree_getattr(F) F(inode, inode)
 /* what: enum wire_set_bit. */

@@ -13,6 +13,9 @@
  *
  * Who knows which version he means says so (if_match), and nothing happens to another one.
  *
+ * A mount that asks again because the node was killed (intent.h) is answered by what the object has: the
+ * change that was made may have given it another ETag than the one that is meant.
+ *
  * Failure modes: the origin's errors; ERR_NOT_IMPLEMENTED where it cannot; -EBUSY when the object was another
  * one each time, ERR_PRECONDITION when it is not the one that was meant.
  */
@@ -29,6 +32,7 @@ struct meta_change {
     struct object_service *service;
     struct upstream *upstream;
     struct slice key, set, if_match;
+    struct intent *intent; /* NULL: nobody asks again */
     struct arena *arena;
 };
 
@@ -100,6 +104,12 @@ static void doubt(struct meta_change *c)
         (void)mirror_changed(s->mirror, b, c->key);
 }
 
+static int note(struct meta_change *c, struct err *e)
+{
+    const struct intent_record now = {.state = INTENT_BEGUN};
+    return intent_note(c->intent, &now, KV_VISIBLE, e);
+}
+
 static int change_once(struct meta_change *c, const struct attr *there, struct attr *ret, struct err *e)
 {
     struct origin_put p = {.key = c->key, .content_type = there->content_type, .if_match = there->etag};
@@ -107,6 +117,9 @@ static int change_once(struct meta_change *c, const struct attr *there, struct a
     int r = merged(c, there->meta, &p.meta, e);
     if (r == 0 && there->etag.n == 0)
         r = err_set(e, ERR_NOT_IMPLEMENTED, "the origin does not say which version it has");
+    if (r < 0)
+        return r;
+    r = note(c, e);
     if (r < 0)
         return r;
     uint64_t seen = mirror_changed(c->service->mirror, c->upstream->bucket, c->key),
@@ -165,7 +178,8 @@ static int make_marker(struct meta_change *c, struct attr *ret, struct err *e)
     struct origin_put p = {.key = c->key, .meta = c->set};
     struct origin_body body = {.read = no_bytes};
     struct origin_attr answer;
-    int r = upstream_put(c->upstream, &p, &body, c->arena, &answer, e);
+    int r = note(c, e);
+    r = r < 0 ? r : upstream_put(c->upstream, &p, &body, c->arena, &answer, e);
     (void)object_forget_key(c->service, c->upstream->bucket, c->key);
     if (r == 0)
         *ret = attr_of_origin(&answer, /* has_meta= */ true, sys->real_ns());
@@ -200,6 +214,21 @@ static int change_directory(struct meta_change *c, struct attr *ret, struct err 
 
 /* ---- the operation ---- */
 
+/* Whether it has the lines that were asked for before. */
+static bool was_changed(const struct meta_change *c, const struct attr *there)
+{
+    struct posix_meta has, set;
+    if (intent_state(c->intent) == INTENT_NEW)
+        return false;
+    posix_meta_decode(there->meta, there->is_directory, &has);
+    posix_meta_decode(c->set, there->is_directory, &set);
+    return set.has != 0 && (has.has & set.has) == set.has &&
+           (!(set.has & POSIX_HAS_MODE) || has.mode == set.mode) &&
+           (!(set.has & POSIX_HAS_UID) || has.uid == set.uid) &&
+           (!(set.has & POSIX_HAS_GID) || has.gid == set.gid) &&
+           (!(set.has & POSIX_HAS_MTIME) || has.mtime_ns == set.mtime_ns);
+}
+
 static int set_meta(struct meta_change *c, const struct wire_set_meta_req *q, struct attr *ret, struct err *e)
 {
     struct attr there;
@@ -209,6 +238,10 @@ static int set_meta(struct meta_change *c, const struct wire_set_meta_req *q, st
         return r;
     if (q->kind != 0 && q->kind != (there.is_directory ? WIRE_DIRECTORY : WIRE_FILE))
         return err_set(e, ERR_PRECONDITION, "is a %s now", there.is_directory ? "directory" : "file");
+    if (intent_state(c->intent) == INTENT_DONE || was_changed(c, &there)) {
+        *ret = there;
+        return 0;
+    }
     return there.is_directory ? change_directory(c, ret, e) : change_file(c, &there, ret, e);
 }
 
@@ -231,7 +264,10 @@ int op_set_meta(struct object_session *ses, const struct wire_set_meta_req *req,
                             .set = req->meta,
                             .if_match = req->if_match,
                             .arena = a};
+    struct intent_record what = {.kind = INTENT_META, .bucket_id = u->bucket->id, .key = req->key};
+    c.intent = intent_begin(ses, req->request_id, &what);
     r = set_meta(&c, req, &attr, e);
+    intent_end(c.intent, r);
     if (r < 0)
         return err_prefix(e, r, "metadata of %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     attr_to_wire(&attr, a, &rep->attr);

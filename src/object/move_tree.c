@@ -3,6 +3,10 @@
  * are removed. Origins have no rename, so this is not atomic for others, who may see both for a while; what
  * it never does is to end with an error and half a directory.
  *
+ * A mount that asks again, because the node was killed meanwhile, has it gone on with (intent.h): copying
+ * begins anew, and once all is known to be copied only the originals are left to be removed, those of which
+ * the target has the bytes.
+ *
  * Invariants:
  *  1. Nothing is removed before everything was copied. When a copy fails, the copies made are removed again
  * and the source is as it was.
@@ -10,8 +14,9 @@
  * in the place of what was copied is copied again before it is removed.
  *
  * Failure modes: -EXDEV above MOVE_OBJECTS_MAX objects, on which mv copies by itself; the origin's errors,
- * naming the key. When the process ends in the middle, source and copies are both there. When an original
- * cannot be removed after all were copied, the error says how many are left; the target is whole then.
+ * naming the key. When the process ends in the middle and nobody asks again, source and copies are both
+ * there, or, when all was copied, the rest is removed some time after the next start. When an original cannot
+ * be removed after all were copied, the error says how many are left; the target is whole then.
  */
 #include "object/back.h"
 #include "object/object_internal.h"
@@ -28,7 +33,7 @@
 #define MOVE_PASSES_MAX  512 /* levels of directories that may have become empty */
 #define LIST_ARENA       (4 * MIB)
 #define ITEM_ARENA       (64 * KIB)
-#define KEYS_ARENA       ((size_t)MOVE_OBJECTS_MAX * (ORIGIN_KEY_MAX_BYTES + 64))
+#define KEYS_ARENA       ((size_t)(MOVE_OBJECTS_MAX + 4) * (ORIGIN_KEY_MAX_BYTES + 64))
 #define STACK_BYTES      (256 * KIB)
 
 struct item {
@@ -43,6 +48,7 @@ struct item {
 struct move {
     struct object_service *service;
     struct upstream *upstream;
+    struct intent *intent; /* NULL: nobody asks again */
     struct slice from, to; /* "dir/" */
     struct arena *arena;   /* of the items */
     struct item *items;
@@ -216,6 +222,32 @@ static int remove_copy(struct move *m, struct item *i, struct arena *a, struct e
     return i->is_copied ? remove_key(m, key_in(m->to, i, a), SLICE_NULL, e) : 0;
 }
 
+/* Of a rename that was copied before: whether the original is what was copied then. One that somebody has
+ * made since is younger than the copy, as the origin tells times; write-back has others. */
+static bool is_copied_already(const struct move *m, const struct origin_attr *from,
+                              const struct origin_attr *to)
+{
+    bool later = m->upstream->bucket->p.write == BUCKET_WRITE_BACK;
+    bool says = object_is_md5(from->etag) && object_is_md5(to->etag);
+    return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) &&
+           (later || from->mtime_ns <= to->mtime_ns);
+}
+
+/* What has no copy came later, and stays. */
+static int remove_copied(struct move *m, struct item *i, struct arena *a, struct err *e)
+{
+    struct slice from = key_in(m->from, i, a), to = key_in(m->to, i, a);
+    struct origin_attr was = {0}, copy = {0};
+    if (atomic_load(&m->service->stopping))
+        return err_set(e, -ECANCELED, "the node stops");
+    int r = upstream_head(m->upstream, to, SLICE_NULL, a, &copy, e);
+    if (r == 0 && !i->is_marker)
+        r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
+    if (r == 0 && (i->is_marker || is_copied_already(m, &was, &copy)))
+        r = remove_key(m, from, was.etag, e);
+    return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
+}
+
 /* With write-back the origin has the objects still, and shows no directory around them as empty: the removals
  * of directories are written down with theirs, and go there after them (back_send.c). */
 static int remove_around(struct move *m, struct err *e)
@@ -296,15 +328,23 @@ static int settle_markers(struct move *m, struct err *e)
     return r;
 }
 
+static int note(struct move *m, enum intent_state state, struct err *e)
+{
+    const struct intent_record now = {.state = state, .is_tree = true};
+    return intent_note(m->intent, &now, KV_DURABLE, e);
+}
+
 static int move_all(struct move *m, struct err *e)
 {
     int r = list(m, e);
     if (r == 0 && m->n == 0)
         return err_set(e, -ENOENT, "no such directory");
+    r = r < 0 ? r : note(m, INTENT_BEGUN, e);
     if (r < 0)
         return r;
     r = run(m, copy_one, /* goes_on= */ false, e);
     r = r < 0 ? r : settle_markers(m, e);
+    r = r < 0 ? r : note(m, INTENT_COPIED, e);
     if (r < 0) {
         struct err why = {0};
         if (run(m, remove_copy, /* goes_on= */ true, &why) < 0)
@@ -319,30 +359,56 @@ static int move_all(struct move *m, struct err *e)
     return remove_emptied(m, e);
 }
 
-int object_move_tree(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
-                     struct arena *a, struct attr *ret, struct err *e)
+static void move_init(struct move *m, struct object_service *s, struct upstream *u, struct slice from,
+                      struct slice to)
 {
-    struct move m = {
-        .service = s,
-        .upstream = u,
-        .from = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(q->from))),
-        .to = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(q->to))),
-    };
-    if (slice_starts(m.to, m.from))
-        return err_set(e, -EINVAL, "the target lies below it");
-    int r = check_target(&m, q->to, q->flags & WIRE_NOREPLACE, a, e);
-    if (r < 0)
-        return r;
-    lock_init(&m.lock, LOCK_LEAF);
-    m.arena = arena_new(KEYS_ARENA);
-    m.items = calloc(MOVE_OBJECTS_MAX, sizeof(m.items[0]));
-    assert(m.items);
-    r = move_all(&m, e);
-    (void)object_forget_key(s, u->bucket, q->from);
-    (void)object_forget_key(s, u->bucket, q->to);
+    *m = (struct move){.service = s, .upstream = u, .arena = arena_new(KEYS_ARENA)};
+    m->from = slice_str(arena_printf(m->arena, SLICE_FMT "/", SLICE_ARG(from)));
+    m->to = slice_str(arena_printf(m->arena, SLICE_FMT "/", SLICE_ARG(to)));
+    m->items = calloc(MOVE_OBJECTS_MAX, sizeof(m->items[0]));
+    assert(m->items);
+    lock_init(&m->lock, LOCK_LEAF);
+}
+
+static void move_fini(struct move *m)
+{
+    const struct bucket *b = m->upstream->bucket;
+    (void)object_forget_key(m->service, b, slice_sub(m->from, 0, m->from.n - 1));
+    (void)object_forget_key(m->service, b, slice_sub(m->to, 0, m->to.n - 1));
+    free(m->items);
+    arena_free(m->arena);
+    lock_fini(&m->lock);
+}
+
+int object_finish_move_tree(struct object_service *s, struct upstream *u, const struct intent_record *x,
+                            struct err *e)
+{
+    struct move m;
+    move_init(&m, s, u, x->key, x->to);
+    struct slice from = m.from;
+    int r = list(&m, e);
+    if (r == 0 && m.n > 0)
+        r = run(&m, remove_copied, /* goes_on= */ true, e);
+    m.from = m.to; /* which directories there were says the target: of the source nothing may be left */
+    r = r < 0 ? r : list(&m, e);
+    m.from = from;
+    r = r < 0 ? r : remove_emptied(&m, e);
+    move_fini(&m);
+    return r;
+}
+
+int object_move_tree(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
+                     struct intent *x, struct arena *a, struct attr *ret, struct err *e)
+{
+    struct move m;
+    move_init(&m, s, u, q->from, q->to);
+    m.intent = x;
+    int r = slice_starts(m.to, m.from) ? err_set(e, -EINVAL, "the target lies below it") : 0;
+    if (r == 0 && intent_state(x) == INTENT_NEW) /* else there are copies by now */
+        r = check_target(&m, q->to, q->flags & WIRE_NOREPLACE, a, e);
+    if (r == 0)
+        r = move_all(&m, e);
+    move_fini(&m);
     *ret = (struct attr){.is_directory = true, .mtime_ns = sys->real_ns(), .confirmed_ns = sys->real_ns()};
-    free(m.items);
-    arena_free(m.arena);
-    lock_fini(&m.lock);
     return r;
 }

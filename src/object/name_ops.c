@@ -1,7 +1,15 @@
-/* Operations on names: stat, list, remove, copy and rename, directories. */
+/*
+ * Operations on names: stat, list, remove, copy and rename, directories.
+ *
+ * Changes that a mount asks for under a number have an intent (intent.h): what it is when it is begun says
+ * whether they were asked for before, by a mount that did not get the answer because the node was killed.
+ * What may have been done then is looked for, and done when it was not; what can only be somebody else's
+ * stays.
+ */
 #include "object/back.h"
 #include "object/object_internal.h"
 
+#include "base/md5.h"
 #include "base/sys.h"
 
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
@@ -145,6 +153,46 @@ static bool is_gone(struct upstream *u, struct slice key)
     return upstream_head(u, key, SLICE_NULL, a, &now, NULL) == -ENOENT;
 }
 
+static int remove_once(struct object_service *s, struct upstream *u, const struct wire_remove_req *q,
+                       struct intent *x, struct arena *a, struct err *e)
+{
+    struct intent_record now = {.state = INTENT_BEGUN};
+    struct attr attr;
+    int r = 0;
+    if (q->flags & WIRE_POSIX) {
+        r = must_be_file(s, u, q->key, a, &attr, e);
+        now.etag = r == 0 ? attr.etag : SLICE_NULL;
+    }
+    if (r == 0 && u->bucket->p.write == BUCKET_WRITE_BACK)
+        r = back_wait_record(s->back, u->bucket, q->key, e);
+    if (r == 0)
+        r = intent_note(x, &now, KV_VISIBLE, e);
+    return r < 0 ? r : upstream_remove(u, q->key, q->if_match, e);
+}
+
+/* Whether what is there now is what was to be removed: of write-back only this node knows, whose record of
+ * the removal is there or not. */
+static bool is_removable(const struct upstream *u, const struct intent_record *x,
+                         const struct origin_attr *now)
+{
+    bool says = x->etag.n > 0 && now->etag.n > 0 && u->bucket->p.write != BUCKET_WRITE_BACK;
+    return !says || slice_eq(x->etag, now->etag);
+}
+
+/* Another version than the one that was to be removed came after it: the removal was before. */
+static int remove_again(struct object_service *s, struct upstream *u, const struct wire_remove_req *q,
+                        const struct intent *x, struct arena *a, struct err *e)
+{
+    struct origin_attr now = {0};
+    bool later = u->bucket->p.write == BUCKET_WRITE_BACK;
+    int r = intent_state(x) == INTENT_DONE ? -ENOENT : upstream_head(u, q->key, SLICE_NULL, a, &now, e);
+    if (r == 0 && is_removable(u, intent_known(x), &now)) {
+        r = later ? back_wait_record(s->back, u->bucket, q->key, e) : 0;
+        r = r < 0 ? r : upstream_remove(u, q->key, later ? SLICE_NULL : now.etag, e);
+    }
+    return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
+}
+
 int op_remove(struct object_session *ses, const struct wire_remove_req *req, struct arena *a,
               struct wire_remove_rep *rep, struct err *e)
 {
@@ -157,24 +205,35 @@ int op_remove(struct object_session *ses, const struct wire_remove_req *req, str
     r = object_upstream(s, req->bucket, &u, e);
     if (r < 0)
         return r;
-    struct attr attr;
-    if (req->flags & WIRE_POSIX)
-        r = must_be_file(s, u, req->key, a, &attr, e);
-    if (r == 0 && u->bucket->p.write == BUCKET_WRITE_BACK)
-        r = back_wait_record(s->back, u->bucket, req->key, e);
-    if (r == 0)
-        r = upstream_remove(u, req->key, req->if_match, e);
+    struct intent_record what = {.kind = INTENT_REMOVE, .bucket_id = u->bucket->id, .key = req->key};
+    struct intent *x = intent_begin(ses, req->request_id, &what);
+    r = intent_state(x) == INTENT_NEW ? remove_once(s, u, req, x, a, e) : remove_again(s, u, req, x, a, e);
     (void)object_forget_key(s, u->bucket, req->key); /* also after a failure: it may have happened */
     bool posix = req->flags & WIRE_POSIX;
     if (!posix && (r == -ENOENT || (r == ERR_PRECONDITION && is_gone(u, req->key))))
         r = 0;
+    intent_end(x, r);
     return r < 0 ? err_prefix(e, r, "remove %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
 }
 
 /* ---- copy, rename ---- */
 
+bool object_is_md5(struct slice etag)
+{
+    return etag.n == 2 * (size_t)MD5_BYTES && slice_find(etag, '-') < 0;
+}
+
+/* Of a rename that was begun before: whether what has the new name can be its copy. Copies of what was
+ * uploaded in parts have other ETags, and those of some origins always. */
+static bool may_be_copy(const struct attr *from, const struct attr *to)
+{
+    bool says = object_is_md5(from->etag) && object_is_md5(to->etag);
+    return !to->is_directory && from->size_bytes == to->size_bytes &&
+           (!says || slice_eq(from->etag, to->etag));
+}
+
 static int check_target(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
-                        struct arena *a, struct err *e)
+                        const struct attr *from, const struct intent *x, struct arena *a, struct err *e)
 {
     bool exclusive = q->flags & WIRE_NOREPLACE;
     if (!exclusive && !(q->flags & WIRE_POSIX))
@@ -186,7 +245,7 @@ static int check_target(struct object_service *s, struct upstream *u, const stru
         return 0;
     if (r < 0)
         return r;
-    if (exclusive)
+    if (exclusive && !(intent_state(x) != INTENT_NEW && may_be_copy(from, &there)))
         return err_set(e, -EEXIST, "the target exists");
     return there.is_directory ? err_set(e, -EISDIR, "the target is a directory") : 0;
 }
@@ -194,16 +253,23 @@ static int check_target(struct object_service *s, struct upstream *u, const stru
 /* Copies, and removes what was copied: the version that was there just before, so that nothing that somebody
  * writes under the old name meanwhile is lost. ERR_PRECONDITION: somebody did. */
 static int move_once(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
-                     struct arena *a, struct origin_attr *ret, struct err *e)
+                     struct intent *x, struct arena *a, struct origin_attr *ret, struct err *e)
 {
     struct origin_attr from = {0};
     /* What write-back carries out between the two has another ETag there: ERR_PRECONDITION, too. */
     int r = upstream_head(u, q->from, SLICE_NULL, a, &from, e);
+    struct intent_record now = {
+        .state = INTENT_BEGUN, .size_bytes = from.size_bytes, .mtime_ns = from.mtime_ns, .etag = from.etag};
+    if (r == 0)
+        r = intent_note(x, &now, KV_VISIBLE, e);
     if (r == 0)
         r = back_copy_moved(s->back, u, q->from, q->to, a, ret, e);
     if (r == -EAGAIN)
         r = upstream_copy(u, q->from, q->to, a, ret, e);
     (void)object_forget_key(s, u->bucket, q->to);
+    now.state = INTENT_COPIED;
+    if (r == 0)
+        r = intent_note(x, &now, KV_VISIBLE, e);
     if (r < 0)
         return r;
     r = upstream_remove(u, q->from, from.etag, e);
@@ -212,20 +278,68 @@ static int move_once(struct object_service *s, struct upstream *u, const struct 
     return r == -ENOENT ? 0 : r;
 }
 
-static int move(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct arena *a,
-                struct origin_attr *ret, struct err *e)
+static int move(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct intent *x,
+                struct arena *a, struct origin_attr *ret, struct err *e)
 {
     int r = ERR_PRECONDITION;
     for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++)
-        r = move_once(s, u, q, a, ret, e);
+        r = move_once(s, u, q, x, a, ret, e);
     return r == ERR_PRECONDITION
                ? err_set(e, -EBUSY, "it is being written again and again; both names are there now")
                : r;
 }
 
-static int copy(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct arena *a,
-                struct attr *ret, struct err *e)
+/* Whether what has the old name still is what was copied. With write-back it may have been sent since, and
+ * has another ETag and another time then. */
+static bool is_as_copied(const struct upstream *u, const struct intent_record *x,
+                         const struct origin_attr *now)
 {
+    if (u->bucket->p.write == BUCKET_WRITE_BACK)
+        return now->size_bytes == x->size_bytes;
+    return slice_eq(now->etag, x->etag) && now->mtime_ns == x->mtime_ns;
+}
+
+int object_finish_move(struct object_service *s, struct upstream *u, const struct intent_record *x,
+                       struct arena *a, struct err *e)
+{
+    struct origin_attr now = {0};
+    if (x->is_tree)
+        return object_finish_move_tree(s, u, x, e);
+    int r = ERR_PRECONDITION;
+    for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++) {
+        r = upstream_head(u, x->key, SLICE_NULL, a, &now, e);
+        if (r == 0 && is_as_copied(u, x, &now))
+            r = upstream_remove(u, x->key, now.etag, e);
+    }
+    (void)object_forget_key(s, u->bucket, x->key);
+    (void)object_forget_key(s, u->bucket, x->to);
+    return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
+}
+
+/* Of a rename of which nothing is left to be done: whoever asked is told what has the new name now. */
+static int move_on(struct object_service *s, struct upstream *u, const struct intent *x, struct arena *a,
+                   struct attr *ret, struct err *e)
+{
+    const struct intent_record *known = intent_known(x);
+    int r = intent_state(x) == INTENT_COPIED ? object_finish_move(s, u, known, a, e) : 0;
+    struct attr there;
+    if (r < 0)
+        return r;
+    *ret = (struct attr){.is_directory = known->is_tree,
+                         .size_bytes = known->size_bytes,
+                         .mtime_ns = sys->real_ns(),
+                         .confirmed_ns = sys->real_ns()};
+    if (!known->is_tree && mirror_stat(s->mirror, u, known->to, /* posix= */ false, /* full= */ false,
+                                       /* fresh= */ true, a, &there, NULL) == 0)
+        *ret = there;
+    return 0;
+}
+
+static int copy(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct intent *x,
+                struct arena *a, struct attr *ret, struct err *e)
+{
+    if (intent_state(x) >= INTENT_COPIED)
+        return move_on(s, u, x, a, ret, e);
     if (!(u->origin->capabilities & ORIGIN_CAN_COPY))
         return err_set(e, ERR_NOT_IMPLEMENTED, "the origin cannot copy objects by itself");
     struct attr from;
@@ -234,9 +348,9 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
                 : mirror_stat(s->mirror, u, q->from, /* posix= */ false, /* full= */ false,
                               /* fresh= */ false, a, &from, e); /* any key is an object's, "dir/" too */
     if (r == -EISDIR && q->flags & WIRE_MOVE)
-        return object_move_tree(s, u, q, a, ret, e);
+        return object_move_tree(s, u, q, x, a, ret, e);
     if (r == 0)
-        r = check_target(s, u, q, a, e);
+        r = check_target(s, u, q, &from, x, a, e);
     if (r < 0)
         return r;
     struct origin_attr answer = {0};
@@ -246,7 +360,7 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
     }
     answer.size_bytes = from.size_bytes;
     if (q->flags & WIRE_MOVE) {
-        r = move(s, u, q, a, &answer, e);
+        r = move(s, u, q, x, a, &answer, e);
     } else {
         r = upstream_copy(u, q->from, q->to, a, &answer, e);
         (void)object_forget_key(s, u->bucket, q->to);
@@ -269,7 +383,11 @@ int op_copy(struct object_session *ses, const struct wire_copy_req *req, struct 
     if (r < 0)
         return r;
     struct attr attr;
-    r = copy(ses->service, u, req, a, &attr, e);
+    struct intent_record what = {
+        .kind = INTENT_MOVE, .bucket_id = u->bucket->id, .key = req->from, .to = req->to};
+    struct intent *x = req->flags & WIRE_MOVE ? intent_begin(ses, req->request_id, &what) : NULL;
+    r = copy(ses->service, u, req, x, a, &attr, e);
+    intent_end(x, r);
     if (r < 0)
         return err_prefix(e, r, "%s %s/" SLICE_FMT, req->flags & WIRE_MOVE ? "rename" : "copy",
                           u->bucket->name, SLICE_ARG(req->from));
@@ -293,22 +411,43 @@ static int check_directory_key(struct slice key, struct err *e)
     return r;
 }
 
-static int make_directory(struct object_service *s, struct upstream *u, struct slice key, struct slice meta,
-                          struct arena *a, struct attr *ret, struct err *e)
+static int put_marker(struct object_service *s, struct upstream *u, struct slice marker, struct slice meta,
+                      struct intent *x, struct arena *a, struct err *e)
 {
-    struct attr there;
-    int r =
-        mirror_stat(s->mirror, u, key, /* posix= */ true, /* full= */ false, /* fresh= */ true, a, &there, e);
-    if (r == 0)
-        return err_set(e, -EEXIST, "exists already");
-    if (r != -ENOENT)
-        return r;
-    struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
+    struct intent_record now = {.state = INTENT_BEGUN};
     struct origin_put put = {.key = marker, .meta = meta};
     struct origin_body body = {.read = empty_body};
     struct origin_attr answer;
-    r = upstream_put(u, &put, &body, a, &answer, e);
+    int r = intent_note(x, &now, KV_VISIBLE, e);
+    r = r < 0 ? r : upstream_put(u, &put, &body, a, &answer, e);
     (void)object_forget_key(s, u->bucket, marker);
+    return r;
+}
+
+/* A directory that is there when it is asked for again is the one that was made then, unless all that it has
+ * came from others: then it gets its marker. */
+static int make_marker(struct object_service *s, struct upstream *u, struct slice key, struct slice meta,
+                       struct intent *x, struct arena *a, struct err *e)
+{
+    struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
+    bool again = intent_state(x) != INTENT_NEW;
+    struct attr there;
+    struct origin_attr made;
+    int r =
+        mirror_stat(s->mirror, u, key, /* posix= */ true, /* full= */ false, /* fresh= */ true, a, &there, e);
+    if (r == 0 && !(again && there.is_directory))
+        return err_set(e, -EEXIST, "exists already");
+    if (r == 0)
+        r = upstream_head(u, marker, SLICE_NULL, a, &made, e);
+    return r == -ENOENT ? put_marker(s, u, marker, meta, x, a, e) : r;
+}
+
+static int make_directory(struct object_service *s, struct upstream *u, struct slice key, struct slice meta,
+                          struct intent *x, struct arena *a, struct attr *ret, struct err *e)
+{
+    int r = intent_state(x) == INTENT_DONE ? 0 : make_marker(s, u, key, meta, x, a, e);
+    if (r == -EEXIST)
+        return r;
     uint64_t seen = object_forget_key(s, u->bucket, key);
     if (r < 0)
         return r;
@@ -317,7 +456,8 @@ static int make_directory(struct object_service *s, struct upstream *u, struct s
                          .meta = meta,
                          .mtime_ns = sys->real_ns(),
                          .confirmed_ns = sys->real_ns()};
-    mirror_learn(s->mirror, u->bucket, key, ret, seen);
+    if (intent_state(x) != INTENT_DONE)
+        mirror_learn(s->mirror, u->bucket, key, ret, seen);
     return 0;
 }
 
@@ -334,11 +474,30 @@ int op_mkdir(struct object_session *ses, const struct wire_mkdir_req *req, struc
     if (r < 0)
         return r;
     struct attr attr;
-    r = make_directory(ses->service, u, req->key, req->meta, a, &attr, e);
+    struct intent_record what = {.kind = INTENT_MKDIR, .bucket_id = u->bucket->id, .key = req->key};
+    struct intent *x = intent_begin(ses, req->request_id, &what);
+    r = make_directory(ses->service, u, req->key, req->meta, x, a, &attr, e);
+    intent_end(x, r);
     if (r < 0)
         return err_prefix(e, r, "mkdir %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     attr_to_wire(&attr, a, &rep->attr);
     return 0;
+}
+
+static int remove_directory(struct object_service *s, struct upstream *u, struct slice key, struct intent *x,
+                            struct arena *a, struct err *e)
+{
+    struct intent_record now = {.state = INTENT_BEGUN};
+    bool has_marker = false, again = intent_state(x) != INTENT_NEW;
+    int r = mirror_check_empty(s->mirror, u, key, a, &has_marker, e);
+    struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
+    if (r == 0 && has_marker)
+        r = intent_note(x, &now, KV_VISIBLE, e);
+    if (r == 0 && has_marker)
+        r = upstream_remove(u, marker, SLICE_NULL, e);
+    (void)object_forget_key(s, u->bucket, marker);
+    (void)object_forget_key(s, u->bucket, key);
+    return again && r == -ENOENT ? 0 : r;
 }
 
 int op_rmdir(struct object_session *ses, const struct wire_rmdir_req *req, struct arena *a,
@@ -353,12 +512,9 @@ int op_rmdir(struct object_session *ses, const struct wire_rmdir_req *req, struc
     r = object_upstream(s, req->bucket, &u, e);
     if (r < 0)
         return r;
-    bool has_marker = false;
-    r = mirror_check_empty(s->mirror, u, req->key, a, &has_marker, e);
-    struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(req->key)));
-    if (r == 0 && has_marker)
-        r = upstream_remove(u, marker, SLICE_NULL, e);
-    (void)object_forget_key(s, u->bucket, marker);
-    (void)object_forget_key(s, u->bucket, req->key);
+    struct intent_record what = {.kind = INTENT_RMDIR, .bucket_id = u->bucket->id, .key = req->key};
+    struct intent *x = intent_begin(ses, req->request_id, &what);
+    r = intent_state(x) == INTENT_DONE ? 0 : remove_directory(s, u, req->key, x, a, e);
+    intent_end(x, r);
     return r < 0 ? err_prefix(e, r, "rmdir %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
 }

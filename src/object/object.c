@@ -111,6 +111,8 @@ int object_service_open(const struct object_config *config, struct object_servic
         r = user_table_open(config->control, &s->users, e);
     if (r == 0)
         r = note_start(s, e);
+    if (r == 0)
+        r = intents_open(s, &s->intents, e);
     if (r < 0) {
         object_service_close(s);
         return r;
@@ -167,6 +169,7 @@ void object_service_close(struct object_service *s)
         free(slot);
     }
     back_close(s->back);
+    intents_close(s->intents);
     hasher_stop(s->hasher);
     mirror_free(s->mirror);
     bucket_table_close(s->buckets);

@@ -80,6 +80,9 @@ void object_session_abandon(struct object_session *s);
 /* Before its first call: what it does ends soon with -ECANCELED once the flag is set, which outlives it. What
  * tidies up after that may ask origins for QUIT_TIDY_MS more. */
 void object_session_set_quit(struct object_session *s, const atomic_bool *flag);
+/* Before its first call: it is one of the sessions of a mount, whose ids begin with the same bytes: what is
+ * asked for under one of its numbers it may ask for again in another one (object/intent.h). */
+void object_session_set_family(struct object_session *s, const uint8_t family[WIRE_FAMILY_BYTES]);
 /* Before its first call: replies go to another process. Descriptors for reading are then opened for it, and
  * closed here by object_sent, which is called after a reply with a descriptor was sent. */
 void object_session_set_remote(struct object_session *s);

@@ -8,6 +8,7 @@
 #include "namespace/mirror.h"
 #include "object/fill.h"
 #include "object/gate.h"
+#include "object/intent.h"
 #include "object/object.h"
 #include "object/usage.h"
 #include "object/values.h"
@@ -49,6 +50,7 @@ struct object_session {
     bool is_abandoned; /* gets no locks any more; covered by those of slocks */
     uint64_t number;   /* of the service's sessions */
     struct quit quit;  /* the scope of what it does; nothing around it */
+    uint64_t family;   /* the bytes with which the ids of a mount's sessions begin; 0: of none */
     char *access_key;  /* of a user; NULL: may do everything */
     struct lock lock;  /* covers the handles and `user` */
     struct user *user; /* as last seen */
@@ -87,8 +89,9 @@ struct object_service {
     struct user_table *users;
     struct mirror *mirror;
     struct fill_engine *fills;
-    struct snode *scratch; /* scratch buckets */
-    struct back *back;     /* what is not in the origin yet */
+    struct snode *scratch;   /* scratch buckets */
+    struct back *back;       /* what is not in the origin yet */
+    struct intents *intents; /* changes of names that mounts may ask for again */
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
     /* The node stops: what origins do not answer, and then all that is under way there, is given up. */
@@ -364,9 +367,19 @@ void watch_end_bucket(struct object_service *s, uint64_t bucket_id);
 void watch_end_users(struct object_service *s);
 
 /* ---- move_tree.c ---- */
-/* Renames the directory q->from to q->to: see there. */
+/* Renames the directory q->from to q->to: see there. x: of its intent; NULL: nobody asks again. */
 int object_move_tree(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
-                     struct arena *a, struct attr *ret, struct err *e);
+                     struct intent *x, struct arena *a, struct attr *ret, struct err *e);
+/* Of one that was copied: removes what is left of the old name and lies under the new one. */
+int object_finish_move_tree(struct object_service *s, struct upstream *u, const struct intent_record *x,
+                            struct err *e);
+
+/* ---- name_ops.c ---- */
+/* Whether the ETag can be the MD5 of the bytes, so that those of copies are the same. */
+bool object_is_md5(struct slice etag);
+/* Of a rename that was copied: removes the old name, if it still is what was copied. */
+int object_finish_move(struct object_service *s, struct upstream *u, const struct intent_record *x,
+                       struct arena *a, struct err *e);
 
 /* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c,
  * user_ops.c, meta_ops.c, scratch_tree.c, scratch_attr.c ---- */

@@ -24,8 +24,11 @@ int op_tree_getattr(struct object_session *ses, const struct wire_tree_getattr_r
     _cleanup_tree_call_ struct tree_call t;
     struct scratch_inode x;
     int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
-    if (r == 0)
-        r = scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+    if (r < 0)
+        return r;
+    r = scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+    if (r == -ENOENT && scratch_getattr_removed(t.node->names, t.call.bucket, req->ino, a, &x) == 0)
+        r = 0;
     if (r == 0)
         tree_inode(&t, &x, a, &rep->inode);
     return r;

@@ -29,6 +29,12 @@ void object_session_set_quit(struct object_session *s, const atomic_bool *flag)
     s->quit.now = flag;
 }
 
+void object_session_set_family(struct object_session *s, const uint8_t family[WIRE_FAMILY_BYTES])
+{
+    static_assert(sizeof(s->family) == WIRE_FAMILY_BYTES, "all of it");
+    memcpy(&s->family, family, sizeof(s->family));
+}
+
 void object_session_set_remote(struct object_session *s)
 {
     s->is_remote = true;

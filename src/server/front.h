@@ -6,6 +6,7 @@
 
 #include "base/budget.h"
 #include "base/err.h"
+#include "base/id.h"
 #include "net/http_conn.h"
 #include "net/tls.h"
 #include "net/wire.h"
@@ -15,8 +16,9 @@ struct front;
 
 /* What runs the operations of wire sessions: the object service, or a test. Any thread. */
 struct front_sessions {
-    /* access_key: who signed in; empty: who may do everything. NULL: no such user any more. */
-    void *(*open)(void *arg, enum wire_via via, struct slice access_key);
+    /* id: as the client chose it. access_key: who signed in; empty: who may do everything. NULL: no such user
+     * any more. */
+    void *(*open)(void *arg, struct id128 id, enum wire_via via, struct slice access_key);
     void (*close)(void *session);
     /* The secret of an access key other than the node's, appended: 0, or an error when there is none. NULL:
      * there are no others. */

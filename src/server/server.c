@@ -130,11 +130,13 @@ static void on_http(struct http_conn *c, void *arg)
         s3_handle(c, s->s3);
 }
 
-static void *on_session_open(void *arg, enum wire_via via, struct slice access_key)
+static void *on_session_open(void *arg, struct id128 id, enum wire_via via, struct slice access_key)
 {
     struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
     _cleanup_(object_session_freep) struct object_session *session = object_session_new(s->objects, via);
     object_session_set_remote(session);
+    if (via == WIRE_VIA_MOUNT)
+        object_session_set_family(session, id.b);
     if (access_key.n > 0 && object_session_sign_in(session, access_key, NULL) < 0)
         return NULL;
     return TAKE_PTR(session);

@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 
 void session_table_init(struct session_table *t,
-                        void *(*open)(void *arg, enum wire_via via, struct slice access_key),
+                        void *(*open)(void *arg, struct id128 id, enum wire_via via, struct slice access_key),
                         void (*close)(void *user), void (*abandon)(void *user), void *arg)
 {
     memset(t, 0, sizeof(*t));
@@ -72,7 +72,7 @@ int session_join(struct session_table *t, struct id128 id, enum wire_via via, st
         *ret = s;
         return 0;
     }
-    void *user = t->open(t->arg, via, access_key);
+    void *user = t->open(t->arg, id, via, access_key);
     if (!user)
         return ERR_UNAUTHENTICATED;
     struct session *s = calloc(1, sizeof(*s));

@@ -25,14 +25,14 @@ struct session_table {
     struct lock lock; /* buckets, refs, n */
     struct session *buckets[SESSION_BUCKETS];
     size_t n;
-    void *(*open)(void *arg, enum wire_via via, struct slice access_key);
+    void *(*open)(void *arg, struct id128 id, enum wire_via via, struct slice access_key);
     void (*close)(void *user);
     void (*abandon)(void *user); /* NULL: nothing is to be done */
     void *arg;
 };
 
 void session_table_init(struct session_table *t,
-                        void *(*open)(void *arg, enum wire_via via, struct slice access_key),
+                        void *(*open)(void *arg, struct id128 id, enum wire_via via, struct slice access_key),
                         void (*close)(void *user), void (*abandon)(void *user), void *arg);
 /* All sessions must have been released. */
 void session_table_fini(struct session_table *t);

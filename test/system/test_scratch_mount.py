@@ -34,6 +34,7 @@ O_TMPFILE = 0o20200000
 
 libc = ctypes.CDLL(None, use_errno=True)
 pytestmark = pytest.mark.usefixtures("need_fuse")
+KEPT = ("st_ino", "st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns")
 
 
 def call(function, *arguments):
@@ -641,7 +642,8 @@ def test_paths_that_lead_nowhere(top):
 
 
 def test_a_working_directory_that_is_removed(top):
-    """Whoever is in it finds nothing there, makes nothing there, and is told ENOENT; it goes on when it leaves."""
+    """Whoever is in it finds nothing there, makes nothing there, and is told ENOENT, or that the directory has no links; it goes on
+    when it leaves. As on a local file system."""
     (top / "d").mkdir()
     os.chmod(top / "d", 0o777)
     code = """
@@ -655,7 +657,7 @@ def error_of(act):
     except OSError as e:
         return e.errno
 print([error_of(x) for x in (lambda: os.open('x', os.O_CREAT | os.O_WRONLY), lambda: os.mkdir('x'), lambda: os.symlink('a', 'x'),
-                             os.getcwd, lambda: os.stat('x'), os.listdir)], flush=True)
+                             os.getcwd, lambda: os.stat('x'))], os.listdir(), os.stat('.').st_nlink, flush=True)
 os.chdir('/')
 """
     child = subprocess.Popen(["/usr/bin/python3", "-c", "import os, sys\n" + code, str(top / "d")], stdin=subprocess.PIPE,
@@ -663,7 +665,7 @@ os.chdir('/')
     try:
         assert child.stdout.readline() == "there\n"
         os.rmdir(top / "d")
-        assert child.communicate("go\n", timeout=200)[0].strip() == str([errno.ENOENT] * 6)
+        assert child.communicate("go\n", timeout=200)[0].strip() == f"{[errno.ENOENT] * 5} [] 0"
         assert child.returncode == 0
     finally:
         child.kill()
@@ -711,6 +713,35 @@ def test_files_that_lost_their_names(top):
     with open(top / "g", "rb") as g:
         os.rename(path, top / "g")
         assert g.read() == b"g" and (top / "g").read_bytes() == b"another"
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_what_is_no_file_and_lost_its_name(mount, where):
+    """A directory, a fifo and a link that a program has open tell what they are, without links, whoever removed them, also when
+    the kernel does not believe any more what it was told of them. (Without keep_removed in namespace/scratch_change.c:
+    ENOENT.)"""
+    one, other = (mount(attr_timeout="0").path for _ in range(2))
+    os.mkdir(one / "d", 0o751)
+    os.mkfifo(one / "fifo", 0o640)
+    os.symlink("target", one / "link")
+    os.chown(one / "fifo", 7, 8)
+    fds = [os.open(one / name, flags) for name, flags in
+           (("d", os.O_RDONLY | os.O_DIRECTORY), ("fifo", os.O_RDWR), ("link", os.O_PATH | os.O_NOFOLLOW), ("d", os.O_PATH))]
+    before = [os.fstat(fd) for fd in fds]
+    top = one if where == "here" else other
+    os.rmdir(top / "d")
+    os.unlink(top / "fifo")
+    os.unlink(top / "link")
+    for _ in range(2):
+        for fd, was in zip(fds, before):
+            now = os.fstat(fd)
+            assert now.st_nlink == 0
+            assert [getattr(now, x) for x in KEPT] == [getattr(was, x) for x in KEPT]
+    os.write(fds[1], b"through")
+    assert os.read(fds[1], 100) == b"through"
+    for fd in fds:
+        os.close(fd)
+    assert os.listdir(one) == []
 
 
 def test_files_without_names(top):

@@ -47,8 +47,9 @@ struct fake {
     _Atomic uint64_t next_handle;
     atomic_int seen[OPS_MAX], cut[OPS_MAX]; /* cut: so many requests of this kind lose their connection */
     atomic_int hang_ms[OPS_MAX];
-    atomic_int n_closed;    /* handles */
-    atomic_bool is_earlier; /* it does not know CLOSE_MANY */
+    _Atomic uint64_t id[OPS_MAX], id_before[OPS_MAX]; /* of the last requests of this kind */
+    atomic_int n_closed;                              /* handles */
+    atomic_bool is_earlier;                           /* it does not know CLOSE_MANY */
     atomic_int open_now, open_most;
     atomic_int strangers; /* handles of another life that were used */
     atomic_bool wants_signature, gives_fds, lies;
@@ -340,12 +341,13 @@ static inline void *serve(void *arg)
         assert_true(info && info->req_bytes <= sizeof(req));
         assert_int_equal(info->decode_req(buf_view(&b), req), 0);
         (void)atomic_fetch_add(&f->seen[h.op], 1);
-        if (is_cut(f, h.op))
-            break;
+        atomic_store(&f->id_before[h.op], atomic_exchange(&f->id[h.op], h.request_id));
         for (uint64_t from_ms = sys_mono_ms();
              sys_mono_ms() - from_ms < (uint64_t)atomic_load(&f->hang_ms[h.op]) &&
              !atomic_load(&f->stopping);)
             sys->sleep_ns(10000000);
+        if (is_cut(f, h.op))
+            break;
         run(c, &h, req);
     }
     count_open(f, -1);

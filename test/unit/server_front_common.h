@@ -108,7 +108,7 @@ static inline bool is_express(void *arg, const struct http_request *r)
     return slice_eq_str(r->raw_path, "/express");
 }
 
-static inline void *on_session_open(void *arg, enum wire_via via, struct slice key)
+static inline void *on_session_open(void *arg, struct id128 id, enum wire_via via, struct slice key)
 {
     struct fixture *f = arg;
     (void)snprintf(f->opened_by, sizeof(f->opened_by), SLICE_FMT, SLICE_ARG(key));

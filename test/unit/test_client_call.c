@@ -131,6 +131,60 @@ static void test_changes_are_not_repeated(void **state)
     assert_int_equal(make_dir(c), 0);
 }
 
+static uint64_t number_of(uint32_t op)
+{
+    return op == WIRE_OP_MKDIR || op == WIRE_OP_COPY ? WIRE_NUMBERED | op : 0;
+}
+
+static struct client *connect_numbered(struct fake *f)
+{
+    struct client_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS, .number = number_of};
+    struct err e = {0};
+    struct client *c = NULL;
+    assert_int_equal(client_new(&o, &c, &e), 0);
+    return c;
+}
+
+/* A change that has a number is sent again, with that: the node knows whether it has made it. A long one that
+ * is cut after it had run for longer than the timeout has all of that before it. */
+static void test_numbered_changes_are_sent_again(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_numbered(f);
+    struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
+    struct wire_copy_rep rep;
+    struct wire_rmdir_req not_numbered = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("d")};
+    struct wire_rmdir_rep ignored;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    atomic_store(&f->cut[WIRE_OP_MKDIR], 2);
+    assert_int_equal(make_dir(c), 0);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_MKDIR]), 3);
+    assert_true(atomic_load(&f->id[WIRE_OP_MKDIR]) == number_of(WIRE_OP_MKDIR));
+    assert_true(atomic_load(&f->id_before[WIRE_OP_MKDIR]) == number_of(WIRE_OP_MKDIR));
+    atomic_store(&f->hang_ms[WIRE_OP_COPY], TIMEOUT_MS + TIMEOUT_MS / 2);
+    atomic_store(&f->cut[WIRE_OP_COPY], 1);
+    assert_int_equal(client_copy(c, &req, &b, &rep, &e), 0);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_COPY]), 2);
+    atomic_store(&f->cut[WIRE_OP_RMDIR], 1);
+    assert_int_equal(client_rmdir(c, &not_numbered, &b, &ignored, &e), -EIO);
+    assert_false(atomic_load(&f->id[WIRE_OP_RMDIR]) & WIRE_NUMBERED);
+}
+
+/* A change that is cut each time ends: a node that dies of it is not asked for ever. */
+static void test_a_change_that_is_always_cut_ends(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_numbered(f);
+    struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
+    struct wire_copy_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    atomic_store(&f->cut[WIRE_OP_COPY], 1 << 30);
+    assert_true(client_copy(c, &req, &b, &rep, &e) < 0);
+    assert_true(atomic_load(&f->seen[WIRE_OP_COPY]) > 3);
+}
+
 /* A job whose start may have been seen is not started a second time. */
 static void test_jobs_are_not_started_twice(void **state)
 {
@@ -821,6 +875,8 @@ int main(void)
         NODE_TEST(test_answers),
         NODE_TEST(test_questions_are_repeated),
         NODE_TEST(test_changes_are_not_repeated),
+        NODE_TEST(test_numbered_changes_are_sent_again),
+        NODE_TEST(test_a_change_that_is_always_cut_ends),
         NODE_TEST(test_jobs_are_not_started_twice),
         NODE_TEST(test_jobs_are_not_changed_twice),
         NODE_TEST(test_uploads_are_not_begun_twice),

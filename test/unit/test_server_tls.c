@@ -75,7 +75,7 @@ static int on_session_call(void *session, uint32_t op, const void *req, struct a
     return -ENOSYS;
 }
 
-static void *on_session_open(void *arg, enum wire_via via, struct slice key)
+static void *on_session_open(void *arg, struct id128 id, enum wire_via via, struct slice key)
 {
     return NULL;
 }

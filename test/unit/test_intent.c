@@ -1,0 +1,572 @@
+/* layer: object */
+/* threaded */
+/* Changes that a mount asks for again because the node was killed before it answered: what each of them
+ * finds, and what it does, for every moment at which it may have been cut. */
+#include "base/sys.h"
+#include "object_node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define NUMBER (WIRE_NUMBERED | 77)
+
+static const uint8_t family[WIRE_FAMILY_BYTES] = "a mount";
+
+/* ---- records ---- */
+
+static struct intent_record sample(void)
+{
+    return (struct intent_record){.kind = INTENT_MOVE,
+                                  .state = INTENT_COPIED,
+                                  .is_tree = true,
+                                  .bucket_id = 0x0102030405060708,
+                                  .size_bytes = 258,
+                                  .mtime_ns = 5,
+                                  .key = SLICE_LIT("a/b"),
+                                  .to = SLICE_LIT("c"),
+                                  .etag = SLICE_LIT("e1")};
+}
+
+/* A record is these bytes, and comes back as it was. */
+static void test_record_is_golden(void **state)
+{
+    (void)state;
+    static const uint8_t bytes[] = {1, 4, 2, 1, 8, 7, 6, 5, 4, 3, 2,   1,   2,   1, 0, 0,   0, 0, 0,   0,
+                                    5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 'a', '/', 'b', 1, 0, 'c', 2, 0, 'e', '1'};
+    struct intent_record x = sample(), back;
+    _cleanup_buf_ struct buf b = BUF_INIT(INTENT_RECORD_MAX_BYTES);
+    assert_int_equal(intent_encode(&x, &b), 0);
+    assert_int_equal(b.n, sizeof(bytes));
+    assert_memory_equal(b.p, bytes, sizeof(bytes));
+    assert_int_equal(intent_decode(buf_view(&b), &back), 0);
+    assert_true(back.kind == x.kind && back.state == x.state && back.is_tree &&
+                back.bucket_id == x.bucket_id);
+    assert_true(back.size_bytes == 258 && back.mtime_ns == 5 && slice_eq(back.key, x.key));
+    assert_true(slice_eq(back.to, x.to) && slice_eq(back.etag, x.etag));
+}
+
+/* Cut anywhere, longer, of another format, kind or state, with flags that nobody knows: refused. */
+static void test_broken_records_are_refused(void **state)
+{
+    (void)state;
+    struct intent_record x = sample(), back;
+    _cleanup_buf_ struct buf b = BUF_INIT(INTENT_RECORD_MAX_BYTES);
+    assert_int_equal(intent_encode(&x, &b), 0);
+    for (size_t cut = 0; cut < b.n; cut++)
+        assert_int_equal(intent_decode(slice_of(b.p, cut), &back), ERR_CORRUPT);
+    static const struct {
+        size_t at;
+        char is;
+    } wrong[] = {{0, 2}, {1, 0}, {1, 6}, {2, 0}, {2, 4}, {3, 2}, {28, 4}};
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        char was = b.p[wrong[i].at];
+        b.p[wrong[i].at] = wrong[i].is;
+        assert_int_equal(intent_decode(buf_view(&b), &back), ERR_CORRUPT);
+        b.p[wrong[i].at] = was;
+    }
+    assert_int_equal(buf_char(&b, 'x'), 0);
+    assert_int_equal(intent_decode(buf_view(&b), &back), ERR_CORRUPT);
+}
+
+/* ---- a node that was killed ---- */
+
+static int setup(void **state)
+{
+    (void)state;
+    begin_around();
+    open_node();
+    create_bucket("");
+    object_session_set_family(T.session, family);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    end_node(store_abandon);
+    end_around();
+    return 0;
+}
+
+/* Killed and started again; the mount makes another session. */
+static void kill_node(void)
+{
+    end_node(store_abandon);
+    open_node();
+    object_session_set_family(T.session, family);
+}
+
+static char *path_of(const char *key)
+{
+    return arena_printf(T.arena, "%s/%s", T.origin, key);
+}
+
+static void put(const char *key, const char *text)
+{
+    int fd = open(path_of(key), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(sys_pwrite_all(fd, text, strlen(text), 0), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+static bool has(const char *key, const char *text)
+{
+    char got[64] = {0};
+    int fd = open(path_of(key), O_RDONLY);
+    if (fd < 0)
+        return text == NULL;
+    ssize_t n = read(fd, got, sizeof(got) - 1);
+    assert_int_equal(close(fd), 0);
+    return text && n >= 0 && strcmp(got, text) == 0;
+}
+
+static bool is_there(const char *key)
+{
+    return access(path_of(key), F_OK) == 0;
+}
+
+static int do_stat(const char *key, struct wire_attr *ret)
+{
+    struct wire_stat_req req = {
+        .bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX | WIRE_FRESH};
+    struct wire_stat_rep rep;
+    int r = object_stat(T.session, &req, T.arena, &rep, NULL);
+    if (r == 0)
+        *ret = rep.attr;
+    return r;
+}
+
+static uint64_t bucket_id(void)
+{
+    struct wire_bucket_get_req req = {.name = SLICE_LIT("data")};
+    struct wire_bucket_get_rep rep;
+    assert_int_equal(object_bucket_get(T.session, &req, T.arena, &rep, NULL), 0);
+    return rep.id;
+}
+
+/* What the node has noted before it was killed, of the object `of` as it is now (NULL: of none). */
+static void leave(enum intent_kind kind, enum intent_state state, bool is_tree, const char *key,
+                  const char *to, const char *of)
+{
+    struct intent_record x = {.kind = kind,
+                              .state = state,
+                              .is_tree = is_tree,
+                              .bucket_id = bucket_id(),
+                              .key = slice_str(key),
+                              .to = slice_str(to)};
+    struct wire_attr attr;
+    if (of) {
+        assert_int_equal(do_stat(of, &attr), 0);
+        x.etag = attr.etag;
+        x.size_bytes = attr.size_bytes;
+        x.mtime_ns = attr.mtime_ns;
+    }
+    uint8_t k[18] = {'i', '/'};
+    memcpy(k + 2, family, sizeof(family));
+    for (unsigned i = 0; i < 8; i++)
+        k[10 + i] = (uint8_t)(NUMBER >> (8 * (7 - i)));
+    _cleanup_buf_ struct buf b = BUF_INIT(INTENT_RECORD_MAX_BYTES);
+    assert_int_equal(intent_encode(&x, &b), 0);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(T.kv);
+    kv_txn_put_plain(t, slice_of(k, sizeof(k)), buf_view(&b));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+}
+
+static size_t n_records(void)
+{
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(T.kv, SLICE_LIT("i/"), SLICE_LIT("i0"));
+    struct slice key, value;
+    size_t n = 0;
+    while (kv_iter_next(it, &key, &value, NULL) == 0)
+        n++;
+    return n;
+}
+
+static int unlink_in(struct arena *a, uint64_t number, const char *key)
+{
+    struct wire_remove_req req = {
+        .request_id = number, .bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX};
+    struct wire_remove_rep rep;
+    return object_remove(T.session, &req, a, &rep, NULL);
+}
+
+static int do_unlink(uint64_t number, const char *key)
+{
+    return unlink_in(T.arena, number, key);
+}
+
+static int do_mkdir(uint64_t number, const char *key)
+{
+    struct wire_mkdir_req req = {.request_id = number, .bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_mkdir_rep rep;
+    int r = object_mkdir(T.session, &req, T.arena, &rep, NULL);
+    assert_true(r < 0 || rep.attr.kind == WIRE_DIRECTORY);
+    return r;
+}
+
+static int do_rmdir(uint64_t number, const char *key)
+{
+    struct wire_rmdir_req req = {.request_id = number, .bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_rmdir_rep rep;
+    return object_rmdir(T.session, &req, T.arena, &rep, NULL);
+}
+
+static int do_rename(uint64_t number, const char *from, const char *to, uint32_t flags)
+{
+    struct wire_copy_req req = {.request_id = number,
+                                .bucket = SLICE_LIT("data"),
+                                .from = slice_str(from),
+                                .to = slice_str(to),
+                                .flags = WIRE_MOVE | WIRE_POSIX | flags};
+    struct wire_copy_rep rep;
+    return object_copy(T.session, &req, T.arena, &rep, NULL);
+}
+
+/* Without a record nothing of it was done: a name that is not there is told as such. */
+static void test_what_was_not_begun_is_as_new(void **state)
+{
+    (void)state;
+    put("f", "f");
+    assert_int_equal(mkdir(path_of("d"), 0755), 0);
+    assert_int_equal(do_unlink(NUMBER, "none"), -ENOENT);
+    assert_int_equal(do_mkdir(NUMBER, "d"), -EEXIST);
+    assert_int_equal(do_mkdir(NUMBER, "f"), -EEXIST);
+    assert_int_equal(do_rmdir(NUMBER, "none"), -ENOENT);
+    assert_int_equal(do_rename(NUMBER, "none", "f", 0), -ENOENT);
+    assert_int_equal(do_rename(NUMBER, "f", "d", WIRE_NOREPLACE), -EEXIST);
+    assert_int_equal(n_records(), 0);
+}
+
+/* A file that is gone was removed then; one that still is the same is removed now; another one came later. */
+static void test_a_removal_that_was_begun(void **state)
+{
+    (void)state;
+    put("f", "bytes");
+    leave(INTENT_REMOVE, INTENT_BEGUN, false, "f", "", "f");
+    assert_int_equal(unlink(path_of("f")), 0);
+    kill_node();
+    assert_int_equal(do_unlink(NUMBER, "f"), 0);
+
+    put("f", "bytes");
+    leave(INTENT_REMOVE, INTENT_BEGUN, false, "f", "", "f");
+    kill_node();
+    assert_int_equal(do_unlink(NUMBER, "f"), 0);
+    assert_false(is_there("f"));
+
+    put("f", "bytes");
+    leave(INTENT_REMOVE, INTENT_BEGUN, false, "f", "", "f");
+    put("f", "of somebody else");
+    kill_node();
+    assert_int_equal(do_unlink(NUMBER, "f"), 0);
+    assert_true(has("f", "of somebody else"));
+}
+
+/* A directory that is there was made then, one that is not is made now; a file was made by somebody else. */
+static void test_a_directory_whose_making_was_begun(void **state)
+{
+    (void)state;
+    leave(INTENT_MKDIR, INTENT_BEGUN, false, "d", "", NULL);
+    kill_node();
+    assert_int_equal(do_mkdir(NUMBER, "d"), 0);
+    assert_true(is_there("d"));
+    leave(INTENT_MKDIR, INTENT_BEGUN, false, "d", "", NULL);
+    kill_node();
+    assert_int_equal(do_mkdir(NUMBER, "d"), 0);
+    put("f", "f");
+    leave(INTENT_MKDIR, INTENT_BEGUN, false, "f", "", NULL);
+    kill_node();
+    assert_int_equal(do_mkdir(NUMBER, "f"), -EEXIST);
+    assert_int_equal(n_records(), 0);
+}
+
+/* A directory that is gone was removed then, one that is empty goes now; one with something in it stays. */
+static void test_a_directory_whose_removal_was_begun(void **state)
+{
+    (void)state;
+    leave(INTENT_RMDIR, INTENT_BEGUN, false, "d", "", NULL);
+    kill_node();
+    assert_int_equal(do_rmdir(NUMBER, "d"), 0);
+    assert_int_equal(mkdir(path_of("d"), 0755), 0);
+    leave(INTENT_RMDIR, INTENT_BEGUN, false, "d", "", NULL);
+    kill_node();
+    assert_int_equal(do_rmdir(NUMBER, "d"), 0);
+    assert_false(is_there("d"));
+    assert_int_equal(mkdir(path_of("d"), 0755), 0);
+    put("d/f", "f");
+    leave(INTENT_RMDIR, INTENT_BEGUN, false, "d", "", NULL);
+    kill_node();
+    assert_int_equal(do_rmdir(NUMBER, "d"), -ENOTEMPTY);
+}
+
+/* A rename that was begun is made anew, over its own copy too, but not over what somebody else has put there
+ * when nothing is to be replaced; when the old name is gone somebody else took it. */
+static void test_a_rename_that_was_begun(void **state)
+{
+    (void)state;
+    static const uint32_t how[] = {0, WIRE_NOREPLACE};
+    for (size_t i = 0; i < ARRAY_SIZE(how); i++) {
+        put("old", "bytes");
+        leave(INTENT_MOVE, INTENT_BEGUN, false, "old", "new", "old");
+        kill_node();
+        assert_int_equal(do_rename(NUMBER, "old", "new", how[i]), 0);
+        assert_true(has("new", "bytes") && !is_there("old"));
+        put("old", "bytes");
+        leave(INTENT_MOVE, INTENT_BEGUN, false, "old", "new", "old"); /* "new" is a copy */
+        kill_node();
+        assert_int_equal(do_rename(NUMBER, "old", "new", how[i]), 0);
+        assert_true(has("new", "bytes") && !is_there("old"));
+        assert_int_equal(unlink(path_of("new")), 0);
+    }
+    put("old", "bytes");
+    put("new", "of somebody else");
+    leave(INTENT_MOVE, INTENT_BEGUN, false, "old", "new", "old");
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "old", "new", WIRE_NOREPLACE), -EEXIST);
+    assert_true(has("new", "of somebody else") && has("old", "bytes"));
+    leave(INTENT_MOVE, INTENT_BEGUN, false, "old", "new", "old");
+    assert_int_equal(unlink(path_of("old")), 0);
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "old", "new", 0), -ENOENT);
+    assert_true(has("new", "of somebody else"));
+}
+
+/* Of a rename that was copied the old name goes, unless it is gone already, or was made anew since. */
+static void test_a_rename_that_was_copied(void **state)
+{
+    (void)state;
+    put("old", "bytes");
+    put("new", "bytes");
+    leave(INTENT_MOVE, INTENT_COPIED, false, "old", "new", "old");
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "old", "new", WIRE_NOREPLACE), 0);
+    assert_true(has("new", "bytes") && !is_there("old"));
+
+    put("old", "bytes");
+    leave(INTENT_MOVE, INTENT_COPIED, false, "old", "new", "old");
+    assert_int_equal(unlink(path_of("old")), 0);
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "old", "new", 0), 0);
+    assert_true(has("new", "bytes"));
+
+    put("old", "bytes");
+    leave(INTENT_MOVE, INTENT_COPIED, false, "old", "new", "old");
+    put("old", "anew!");
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "old", "new", 0), 0);
+    assert_true(has("new", "bytes") && has("old", "anew!"));
+}
+
+/* Of a directory as well: what of it has a copy goes, what came since stays. */
+static void make_half_moved(void)
+{
+    assert_int_equal(mkdir(path_of("d"), 0755), 0);
+    assert_int_equal(mkdir(path_of("d/sub"), 0755), 0);
+    put("d/a", "a");
+    put("d/sub/b", "b");
+    put("d/changed", "1");
+    assert_int_equal(mkdir(path_of("e"), 0755), 0);
+    assert_int_equal(mkdir(path_of("e/sub"), 0755), 0);
+    put("e/a", "a");
+    put("e/gone", "was removed in d already");
+    put("e/sub/b", "b");
+    put("e/changed", "1");
+    leave(INTENT_MOVE, INTENT_COPIED, true, "d", "e", NULL);
+    put("d/changed", "22");
+    put("d/more", "m");
+}
+
+static void assert_moved(void)
+{
+    assert_true(has("e/a", "a") && has("e/sub/b", "b") && is_there("e/gone") && has("e/changed", "1"));
+    assert_false(is_there("d/a") || is_there("d/sub"));
+    assert_true(has("d/changed", "22") && has("d/more", "m"));
+}
+
+static void test_a_directory_that_was_copied(void **state)
+{
+    (void)state;
+    make_half_moved();
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "d", "e", WIRE_NOREPLACE), 0);
+    assert_moved();
+}
+
+/* A directory of which some is copied is moved as if nothing were, also where nothing may be replaced. */
+static void test_a_directory_that_was_begun(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(path_of("d"), 0755), 0);
+    put("d/a", "a");
+    put("d/b", "b");
+    assert_int_equal(mkdir(path_of("e"), 0755), 0);
+    put("e/a", "a");
+    leave(INTENT_MOVE, INTENT_BEGUN, true, "d", "e", NULL);
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "d", "e", WIRE_NOREPLACE), 0);
+    assert_true(has("e/a", "a") && has("e/b", "b") && !is_there("d"));
+}
+
+/* ---- answers ---- */
+
+/* What was done and perhaps not answered is answered again, and not done again. */
+static void test_what_was_done_is_answered_again(void **state)
+{
+    (void)state;
+    put("f", "f");
+    put("g", "g");
+    assert_int_equal(mkdir(path_of("gone"), 0755), 0);
+    assert_int_equal(do_unlink(NUMBER, "f"), 0);
+    assert_int_equal(do_mkdir(NUMBER + 1, "made"), 0);
+    assert_int_equal(do_rmdir(NUMBER + 2, "gone"), 0);
+    assert_int_equal(do_rename(NUMBER + 3, "g", "h", 0), 0);
+    put("f", "later");
+    put("g", "later");
+    assert_int_equal(rmdir(path_of("made")), 0);
+    assert_int_equal(mkdir(path_of("gone"), 0755), 0);
+    kill_node();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(do_unlink(NUMBER, "f"), 0);
+        assert_int_equal(do_mkdir(NUMBER + 1, "made"), 0);
+        assert_int_equal(do_rmdir(NUMBER + 2, "gone"), 0);
+        assert_int_equal(do_rename(NUMBER + 3, "g", "h", 0), 0);
+    }
+    assert_true(has("f", "later") && has("g", "later") && has("h", "g") && is_there("gone"));
+    assert_false(is_there("made"));
+}
+
+/* Numbers are of a mount: without one, without the bit, or of another mount, a change is a new one. */
+static void test_numbers_are_of_a_mount(void **state)
+{
+    (void)state;
+    static const uint8_t other[WIRE_FAMILY_BYTES] = "another";
+    put("f", "f");
+    assert_int_equal(do_unlink(NUMBER, "f"), 0);
+    assert_int_equal(do_unlink(NUMBER & ~WIRE_NUMBERED, "f"), -ENOENT);
+    assert_int_equal(do_unlink(NUMBER, "g"), -ENOENT);
+    object_session_set_family(T.session, other);
+    assert_int_equal(do_unlink(NUMBER, "f"), -ENOENT);
+    object_session_free(T.session);
+    T.session = object_session_new(T.service, WIRE_VIA_API);
+    assert_int_equal(do_unlink(NUMBER, "f"), -ENOENT);
+}
+
+/* As many answers are kept as said, the last ones, also after a start. */
+static void test_old_answers_are_forgotten(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < INTENT_DONE_MAX + 20; i++) {
+        put("f", "f");
+        assert_int_equal(do_unlink(NUMBER + i, "f"), 0);
+    }
+    assert_int_equal(n_records(), INTENT_DONE_MAX);
+    kill_node();
+    put("f", "f");
+    assert_int_equal(do_unlink(NUMBER + INTENT_DONE_MAX + 20, "f"), 0);
+    assert_int_equal(n_records(), INTENT_DONE_MAX);
+    assert_int_equal(do_unlink(NUMBER + INTENT_DONE_MAX + 20, "f"), 0);
+    assert_int_equal(do_unlink(NUMBER + 19, "f"), -ENOENT);
+}
+
+static void *unlink_main(void *arg)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    *(int *)arg = unlink_in(a, NUMBER, "f");
+    return NULL;
+}
+
+/* Who asks again while the first time still runs waits for its end, and gets its answer. */
+static void test_the_second_waits_for_the_first(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    int r = 1;
+    const struct intent_record what = {
+        .kind = INTENT_REMOVE, .bucket_id = bucket_id(), .key = SLICE_LIT("f")};
+    const struct intent_record begun = {.state = INTENT_BEGUN};
+    struct intent *x = intent_begin(T.session, NUMBER, &what);
+    assert_non_null(x);
+    assert_int_equal(intent_note(x, &begun, KV_VISIBLE, NULL), 0);
+    assert_int_equal(pthread_create(&thread, NULL, unlink_main, &r), 0);
+    sys->sleep_ns(50000000);
+    put("f", "made while the second waits");
+    intent_end(x, 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(r, 0);
+    assert_true(is_there("f"));
+}
+
+/* ---- what nobody asks for again ---- */
+
+static void turn(uint64_t later_ns)
+{
+    intents_turn(T.service, sys->mono_ns() + later_ns);
+}
+
+/* A rename that was copied is finished by the node itself, after a while; before that the mount may come. */
+static void test_a_rename_that_nobody_asks_for_is_finished(void **state)
+{
+    (void)state;
+    make_half_moved();
+    kill_node();
+    turn(0);
+    assert_true(has("d/a", "a"));
+    turn(INTENT_WAIT_NS);
+    assert_moved();
+    assert_int_equal(n_records(), 0);
+}
+
+/* What was begun is left as it is, and not remembered. */
+static void test_what_nobody_asks_for_is_left(void **state)
+{
+    (void)state;
+    put("f", "f");
+    leave(INTENT_REMOVE, INTENT_BEGUN, false, "f", "", "f");
+    kill_node();
+    turn(INTENT_WAIT_NS);
+    assert_int_equal(n_records(), 0);
+    leave(INTENT_MOVE, INTENT_BEGUN, false, "f", "g", "f");
+    kill_node();
+    turn(INTENT_WAIT_NS);
+    assert_true(has("f", "f") && !is_there("g"));
+    assert_int_equal(n_records(), 0);
+}
+
+/* A record that cannot be read is dropped, and the node starts. */
+static void test_a_damaged_record_is_dropped(void **state)
+{
+    (void)state;
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(T.kv);
+    kv_txn_put_plain(t, SLICE_LIT("i/0123456701234567"), SLICE_LIT("nonsense"));
+    kv_txn_put_plain(t, SLICE_LIT("i/short"), SLICE_LIT("nonsense"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    kill_node();
+    assert_int_equal(n_records(), 0);
+}
+
+int main(void)
+{
+#define NODE_TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_record_is_golden),
+        cmocka_unit_test(test_broken_records_are_refused),
+        NODE_TEST(test_what_was_not_begun_is_as_new),
+        NODE_TEST(test_a_removal_that_was_begun),
+        NODE_TEST(test_a_directory_whose_making_was_begun),
+        NODE_TEST(test_a_directory_whose_removal_was_begun),
+        NODE_TEST(test_a_rename_that_was_begun),
+        NODE_TEST(test_a_rename_that_was_copied),
+        NODE_TEST(test_a_directory_that_was_copied),
+        NODE_TEST(test_a_directory_that_was_begun),
+        NODE_TEST(test_what_was_done_is_answered_again),
+        NODE_TEST(test_numbers_are_of_a_mount),
+        NODE_TEST(test_old_answers_are_forgotten),
+        NODE_TEST(test_the_second_waits_for_the_first),
+        NODE_TEST(test_a_rename_that_nobody_asks_for_is_finished),
+        NODE_TEST(test_what_nobody_asks_for_is_left),
+        NODE_TEST(test_a_damaged_record_is_dropped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

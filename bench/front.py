@@ -30,6 +30,7 @@ LOADS = [
 PEER_LOADS = [0, 2, 5]
 QUICK_SHARE = 8
 UNSIGNED_BYTES = 100 << 10
+PIECES_BYTES, PIECES_KIB = 10 * MIB, 256  # objects that are also taken in pieces as large as boto3's
 TLS_BYTES, TLS_OBJECTS, TLS_REQUESTS, TLS_RECORD_BYTES = 10 * MIB, 24, 160, 16384
 TLS_QUICK_OBJECTS, TLS_QUICK_REQUESTS = 8, 24
 VALUE_BYTES, VALUES, VALUE_GETS, VALUE_GOAL = 1 << 10, 1_000, 60_000, 50_000
@@ -39,6 +40,7 @@ OURS, STATIC, CACHE, DIRECT = "forebay", "nginx with sendfile", "nginx with prox
 UNSIGNED, STATIC_TLS = "forebay, unsigned", "nginx over TLS"
 STATIC_ALIKE = "nginx with sendfile and our congestion control"
 OUR_CONGESTION = "reno"  # of a listener on the loopback (sock_free_of_clocks in src/net/sock_open.c)
+OURS_PIECES, STATIC_PIECES = f"forebay, taken by {PIECES_KIB} KiB", f"nginx with sendfile, taken by {PIECES_KIB} KiB"
 OURS_OPENED, STATIC_OPENED = "forebay, decrypted by the client", "nginx over TLS, decrypted by the client"
 
 CONFIG = """
@@ -131,9 +133,9 @@ class Nginx(harness.Program):
         return f"127.0.0.1:{self.port}"
 
 
-def sample(lab, pids, address, targets, connections, requests, sealed=None):
+def sample(lab, pids, address, targets, connections, requests, sealed=None, piece_kib=None):
     with Usage(pids) as usage:
-        said = lab.get(address, targets, connections, requests, sealed)
+        said = lab.get(address, targets, connections, requests, sealed, piece_kib=piece_kib)
     return {"rate": said["bytes"] / said["seconds"], "memory_bytes": usage.memory_bytes,
             "cpu_s_per_gb": usage.cpu_s / (said["bytes"] / 1e9), "cpu_s_per_100k": usage.cpu_s / (said["requests"] / 1e5),
             "requests_per_s": said["requests"] / said["seconds"], "cipher": said.get("cipher")}
@@ -185,11 +187,18 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
                 for _ in range(2):
                     lab.get(where, targets, min(connections, objects), compare=plain)
         say(f"warm S3 GET of {size_title}, {connections} connections, {lab.pairs} rounds of {len(sides)} systems")
-        taken, share = rounds(lab, {
-            name: lambda w=where, t=targets, p=pid: sample(lab, lambda: peers.tree([p]), w, t, connections, requests)
-            for name, (where, targets, pid) in sides.items() if name not in left_out}, left_out if with_peers else None)
+
+        def taking(name, **how):
+            where, targets, pid = sides[name]
+            return lambda: sample(lab, lambda: peers.tree([pid]), where, targets, connections, requests, **how)
+
+        ways = {name: taking(name) for name in sides if name not in left_out}
+        if not with_peers and size >= PIECES_BYTES:
+            static_name = STATIC_ALIKE if STATIC_ALIKE in sides else STATIC
+            ways |= {OURS_PIECES: taking(OURS, piece_kib=PIECES_KIB), STATIC_PIECES: taking(static_name, piece_kib=PIECES_KIB)}
+        taken, share = rounds(lab, ways, left_out if with_peers else None)
     title = f"Warm S3 GET of {size_title} objects, {connections} connections"
-    unsigned = taken.pop(UNSIGNED, None)
+    unsigned, pieces = taken.pop(UNSIGNED, None), {name: taken.pop(name) for name in (OURS_PIECES, STATIC_PIECES) if name in taken}
     rows = rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
     for row in rows:
         if row["peer"] in (STATIC, STATIC_ALIKE):
@@ -197,13 +206,16 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
     if unsigned:
         for row in rows_against({UNSIGNED: unsigned, STATIC: taken[STATIC]}, share, title, "MB/s", 1e-6, ours=UNSIGNED):
             rows.append({**row, "title": row["title"] + ", neither signed", "goal": "-", "met": None})
+    if pieces:
+        for row in rows_against({OURS: pieces[OURS_PIECES], static_name: pieces[STATIC_PIECES]}, share, title, "MB/s", 1e-6):
+            rows.append({**row, "title": f"{row['title']}, taken by {PIECES_KIB} KiB at a time", "goal": "-", "met": None})
     return rows
 
 
 def s3(lab):
     """Warm GETs by presigned URLs: signed requests to the node, verified each time, beside the same files from nginx with sendfile
-    without signatures; of small objects also unsigned ones, out of a bucket that anybody may read. All in the page cache. Where the
-    machine's congestion control is another than the one which the node chooses on the loopback, nginx is measured with both."""
+    without signatures; of small objects also unsigned ones, out of a bucket that anybody may read. All in the page cache. The client takes
+    64 KiB at a time out of a socket; of the largest objects also 256. Where the machine's congestion control is another than the one which the node chooses on the loopback, nginx is measured with both."""
     return [row for load in (LOADS[:4] if lab.quick else LOADS) for row in one_load(lab, False, *load)]
 
 

@@ -12,7 +12,7 @@ from uploads import made_bucket
 from usage import Usage, cpu_seconds
 from versus import asked, bench, costs, make_files, make_objects, sources_of
 
-PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 64
+PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 128  # what a node asks of an origin at a time
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
@@ -87,7 +87,7 @@ def prefetch_from(lab, name, origin):
         for _ in range(lab.pairs):
             with lab.node(bucket, endpoint=shaper.endpoint, keep=True, origin=origin) as node:
                 shaper.reset()
-                samples.append({**timed_job(node, total, "prefetch", bucket, "--parallel", PREFETCH_PARALLEL, timeout=600,
+                samples.append({**timed_job(node, total, "prefetch", bucket, timeout=600,
                                             beside={"shaper": shaper.pid, name: origin.pid}), **asked(shaper, total)})
                 shaper.reset()
                 bench("epoch", bucket, "--socket", node.socket_path, "--verify", "--epochs", 1)
@@ -107,10 +107,10 @@ def prefetch_from(lab, name, origin):
 
 def prefetch(lab):
     """A prefetch job over files of 110 KB from the shaped origin, each time by a node with nothing in it, from the command to its
-    end, against what the shaper allows: 300 MB/s, or as many requests at a time as the job may have, over the time of each. Shaper
-    and origin share the processors with the node; versitygw takes more of them than the shaper, another node as the origin little, which is
-    nearer to an origin on a machine of its own. After each job as many connections fetch the same files from the same shaper and throw them
-    away, which is what this machine can give anybody."""
+    end, against what the shaper allows: 300 MB/s, or as many requests at a time as a node may have of which nobody has said how many
+    (origin.connections), over the time of each. Shaper and origin share the processors with the node; versitygw takes more of them than
+    the shaper, another node as the origin little, which is nearer to an origin on a machine of its own. After each job as many connections
+    fetch the same files from the same shaper and throw them away, which is what this machine can give anybody."""
     lab.fill_memory()
     with origins(lab) as servers:
         return [row for name, origin in servers.items() for row in prefetch_from(lab, name, origin)]

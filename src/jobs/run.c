@@ -34,12 +34,14 @@
 
 #include <inttypes.h>
 
-#define WINDOW       1024
-#define PARALLEL_MAX 256
-#define WAIT_NS      ((uint64_t)100000000)
-#define NOTES_COMMIT 500 /* notes that a checkpoint waits for at most */
-#define ARENA_BYTES  (32 * MIB)
-#define REQUESTS_MIN 16 /* that uploads in several may have together, however few objects are worked on */
+#define WINDOW         1024
+#define PARALLEL_MAX   256
+#define PARALLEL_LARGE 16  /* where nobody said it, of objects that are not small */
+#define SMALL_BYTES    MIB /* one block: a prefetch fetches it in one request by its own thread */
+#define WAIT_NS        ((uint64_t)100000000)
+#define NOTES_COMMIT   500 /* notes that a checkpoint waits for at most */
+#define ARENA_BYTES    (32 * MIB)
+#define REQUESTS_MIN   16 /* that uploads in several may have together, however few objects are worked on */
 /* Of a listing that is counted so much is kept for the walk: some thousand objects are not listed twice. */
 #define COUNTED_BYTES (1 * MIB)
 
@@ -93,9 +95,25 @@ static bool stopping(const struct run *r)
     return atomic_load(&r->job->stop);
 }
 
+static bool is_prefetch(const struct run *r)
+{
+    return r->kind->target == KIND_NOWHERE && r->kind->over == KIND_OVER_ORIGIN;
+}
+
+/* How many objects are worked on at a time. A small file costs its origin's first byte, however fast the
+ * link: the origin's own limit says how many of those to wait for together. */
+static uint64_t parallel_of(const struct run *r)
+{
+    uint64_t said = r->job->record.spec.parallel;
+    uint64_t n = said > 0         ? said
+                 : is_prefetch(r) ? MAX(r->ends.requests_max, (uint64_t)PARALLEL_LARGE)
+                                  : PARALLEL_LARGE;
+    return MIN(n, (uint64_t)PARALLEL_MAX);
+}
+
 static uint64_t window_of(const struct run *r)
 {
-    return MIN((uint64_t)WINDOW, r->job->record.spec.parallel * 4);
+    return MIN((uint64_t)WINDOW, parallel_of(r) * 4);
 }
 
 /* ---- workers ---- */
@@ -118,7 +136,7 @@ static int on_move(void *arg, uint64_t n)
 static int on_take_requests(void *arg, unsigned n)
 {
     struct run *r = arg;
-    uint64_t most = MAX(r->job->record.spec.parallel, (uint64_t)REQUESTS_MIN);
+    uint64_t most = MAX(parallel_of(r), (uint64_t)REQUESTS_MIN);
     LOCK_SCOPE(&r->lock);
     while (r->requests > 0 && r->requests + n > most && !stopping(r))
         (void)cond_wait_for(&r->requests_there, &r->lock, WAIT_NS);
@@ -236,13 +254,21 @@ static bool is_needed_locked(const struct run *r)
     return r->is_walked ? waiting + r->busy == 0 : waiting < window_of(r) / 2;
 }
 
+/* Whether the next item, which there is, may be begun. Large objects have the link filled by a few at a time,
+ * and are better ended one after the other than all begun. */
+static bool may_begin_locked(const struct run *r)
+{
+    return r->job->record.spec.parallel > 0 || r->busy < PARALLEL_LARGE ||
+           r->items[r->next % WINDOW].size <= SMALL_BYTES;
+}
+
 static void *worker(void *arg)
 {
     struct run *r = arg;
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
     LOCK_SCOPE(&r->lock);
     for (;;) {
-        while (r->next == r->tail && !r->no_more)
+        while (r->next == r->tail ? !r->no_more : !may_begin_locked(r) && !stopping(r))
             cond_wait(&r->work_there, &r->lock);
         if (r->next == r->tail || stopping(r))
             return NULL;
@@ -257,6 +283,9 @@ static void *worker(void *arg)
             it->state = ITEM_FINISHED;
         if (is_needed_locked(r))
             cond_signal(&r->finished);
+        if (r->next < r->tail &&
+            may_begin_locked(r)) /* which it perhaps could not while this was worked on */
+            cond_signal(&r->work_there);
     }
 }
 
@@ -541,9 +570,8 @@ static int begin_count(struct run *r, struct err *e)
  * other, all. */
 static uint64_t workers_of(const struct run *r)
 {
-    uint64_t n = MIN(r->job->record.spec.parallel, (uint64_t)PARALLEL_MAX), places = r->ends.requests_max;
-    bool is_prefetch = r->kind->target == KIND_NOWHERE && r->kind->over == KIND_OVER_ORIGIN;
-    return is_prefetch && places > 1 ? MIN(n, places - 1) : n;
+    uint64_t n = parallel_of(r), places = r->ends.requests_max;
+    return is_prefetch(r) && places > 1 ? MIN(n, places - 1) : n;
 }
 
 /* Workers' share of a phase: begins them, feeds, ends them, settles what they finished. */

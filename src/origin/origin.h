@@ -87,7 +87,7 @@ struct origin_attr {
       "most time without progress before a request counts as failed")                                        \
     X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "5s", 50, 600000, NULL, false,            \
       "most time to connect")                                                                                \
-    X(connections, UINT, "origin.connections", "N", "64", 1, 1024, NULL, false,                              \
+    X(connections, UINT, "origin.connections", "N", "128", 1, 1024, NULL, false,                             \
       "most requests to this origin at the same time")                                                       \
     X(ca_file, STRING, "origin.ca_file", "FILE", NULL, 0, 0, NULL, false,                                    \
       "certificates to trust for https, instead of the system's")                                            \

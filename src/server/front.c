@@ -36,9 +36,9 @@
 
 /* Most bytes of an answer that wait in the kernel beside those on their way to the client. With as much as
  * the kernel would take, a few hundred clients that take nothing of large objects fill its memory for TCP,
- * beyond which it resets other connections; and of 256 clients that do, each got its bytes later: 10 MiB
- * objects went out at 2.9 GB/s, 5.1 with this (bench/NOTES.md). */
-#define UNSENT_BYTES (256 * KIB)
+ * beyond which it resets other connections. With a quarter of this a large answer costs a third more of the
+ * node's processor time (bench/NOTES.md, `s3`). */
+#define UNSENT_BYTES (1 * MIB)
 
 /* ---- the epoll set and the ready list ---- */
 

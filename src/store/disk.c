@@ -264,6 +264,7 @@ static void init_fields(struct disk *d, const char *path)
     d->dirty_tail = &d->dirty_head;
     d->doom_tail = &d->doom_head;
     hard_pool_init(d);
+    hard_early_init(d);
 }
 
 /* What cannot be read without the index and cannot be changed before the mark is written. */
@@ -332,6 +333,8 @@ int disk_start(struct disk *d, struct err *e)
         r = pthread_create(&d->flusher, NULL, flusher_run, d);
         d->has_flusher = r == 0;
     }
+    if (r == 0)
+        (void)hard_early_start(d); /* what it does can be left out */
     /* After a mere kill the markers name every file without an entry; after power loss they may have been
      * lost. */
     if (r == 0 && d->sweep_wanted) {
@@ -369,6 +372,7 @@ void disk_stop(struct disk *d, bool clean)
     cond_broadcast(&d->wake_flusher);
     lock_drop(&d->lock);
     hard_pool_stop(d);
+    hard_early_stop(d);
     join(&d->has_sweeper, d->sweeper);
     join(&d->has_flusher, d->flusher);
     join(&d->has_writer, d->writer);

@@ -56,6 +56,7 @@ void hard_disk_fini(struct disk *d)
 {
     struct hard_disk *hd = d->hard;
     hard_pool_fini(d);
+    hard_early_fini(d);
     if (hd->dir_fd >= 0)
         (void)sys->close(hd->dir_fd);
     free(hd->gone.v);

@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "base/chore.h"
 #include "store/hard.h"
 #include "store/store_internal.h"
 
@@ -74,6 +75,7 @@ struct hard {
     uint64_t run_offset;
     uint32_t run_crc; /* of the unfinished block before run_offset */
     uint64_t sent;    /* pages before this were sent to the disk */
+    uint64_t early;   /* bytes before this were to be synced on the way */
 };
 
 struct hard_shard {
@@ -134,8 +136,18 @@ struct hard_pool {
     size_t sub_files;
 };
 
+/* Syncs on the way (hard_early.c). */
+struct hard_early {
+    struct chore chore;
+    struct lock lock; /* covers what follows */
+    int fd;           /* to be synced next; -1: nothing is */
+    bool is_syncing;
+    unsigned rest; /* so many calls are for nothing */
+};
+
 struct hard_disk {
     struct hard_pool pool;
+    struct hard_early early;
     int dir_fd; /* DISK/hard; -1 while there is none (atomic) */
 
     /* disk->lock */
@@ -150,6 +162,17 @@ struct hard_disk {
     size_t watch_shard, watch_chain; /* the flusher's: where the next look at unsettled extents begins */
     struct metric_series *m_bytes, *m_extents;
 };
+
+/* ---- hard_early.c ---- */
+
+void hard_early_init(struct disk *d);
+/* Its thread; without one nothing is synced on the way. */
+int hard_early_start(struct disk *d);
+void hard_early_stop(struct disk *d);
+void hard_early_fini(struct disk *d);
+/* Perhaps begins to sync what was written to h, and does not wait for it: no promise, but the sync at the end
+ * has less to do. */
+void hard_early_sync(struct hard *h);
 
 /* ---- hard.c ---- */
 

@@ -14,8 +14,9 @@
 
 #include <fcntl.h>
 
-#define PAGE_BYTES 4096 /* what a write is rounded to when space is taken for it */
-#define SEND_BYTES MIB  /* written pages are sent to the disk after so many; a PUT ends with a sync */
+#define PAGE_BYTES  4096      /* what a write is rounded to when space is taken for it */
+#define SEND_BYTES  MIB       /* written pages are sent to the disk after so many; a PUT ends with a sync */
+#define EARLY_BYTES (4 * MIB) /* and synced after so many (hard_early.c) */
 
 static struct hard_shard *shard(const struct hard *h)
 {
@@ -188,6 +189,10 @@ static void send_pages(struct hard *h, int fd)
         return;
     (void)sys->sync_file_range(fd, h->sent, h->run_offset - h->sent, SYNC_FILE_RANGE_WRITE);
     h->sent = h->run_offset;
+    if (h->sent - h->early >= EARLY_BYTES) {
+        h->early = h->sent;
+        hard_early_sync(h);
+    }
 }
 
 /* Whether a write at this offset continues the run; it is then the only one to do so. */
@@ -255,7 +260,7 @@ int hard_truncate(struct hard *h, uint64_t size, struct err *e)
     if (size == 0 && !h->handed && !h->run_busy) {
         hard_drop_sums_locked(h);
         h->run_ok = true;
-        h->run_offset = h->sent = 0;
+        h->run_offset = h->sent = h->early = 0;
         h->run_crc = 0;
     }
     lock_drop(&t->lock);

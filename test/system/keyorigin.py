@@ -32,13 +32,14 @@ class Object:
 
 class KeyOrigin(served.Server):
     """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before_put(bucket, key)` is
-    called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_list(query)` is the same of
-    a listing, whose pages have no more than `page_keys`."""
+    called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and
+    `before_list(query)` are the same of a GET, and of a listing, whose pages have no more than `page_keys`."""
 
     def __init__(self):
         super().__init__(_Handler)
         self.objects = {}
         self.before_put = None
+        self.before_get = None
         self.before_list = None
         self.page_keys = 1000
 
@@ -69,6 +70,8 @@ class _Handler(served.Handler):
         self._parse()
         if not self.key:
             return self._list()
+        if self.origin.before_get and self.command == "GET":
+            self.origin.before_get(self.bucket, self.key)
         found = self._found()
         if found is None:
             return self._error(404, "NoSuchKey")

@@ -70,6 +70,10 @@ def test_getload_against_the_origin(origin, lab_module, tmp_path):
     ranges, address = lab_module.Lab.targets(client, bucket, ["k 0"], ["0-9", "10-29"])
     (tmp_path / "list").write_text("\n".join(ranges))
     assert json.loads(program("getload", address, tmp_path / "list", 1, 2).stdout)["bytes"] == 30
+    assert json.loads(program("getload", "--piece", 1, address, tmp_path / "list", 1, 2).stdout)["bytes"] == 30
+    for piece in (0, 4097, "x"):
+        done = program("getload", "--piece", piece, address, tmp_path / "list", 1, 2)
+        assert done.returncode == 2 and "KIB 1 to 4096" in done.stderr
 
 
 @pytest.mark.parametrize("fault, words", [("status:503", "503"), ("truncate", "body ends early")])

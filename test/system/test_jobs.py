@@ -308,6 +308,33 @@ def test_every_failure_is_listed(bucket):
     assert len(bucket.node.cli("job", "errors", job["id"]).stdout.splitlines()) == len(keys)
 
 
+@pytest.mark.parametrize("size, words, most", [(1000, [], 39), ((1 << 20) + 1, [], 16), ((1 << 20) + 1, ["--parallel", "20"], 20)])
+def test_as_many_objects_at_a_time_as_suits_them(new_node, size, words, most):
+    """Nobody who prefetches small objects has to say how many at a time: as many as their origin may be asked for, but one place, which is
+    for others. Of large ones 16, or what was said. (Seen to fail with 16 for all, and without `may_begin_locked`.)"""
+    node, name = new_node(), harness.random_name()
+    begun, held = set(), threading.Event()
+
+    def hold(_, key):
+        with origin.lock:
+            begun.add(key)
+        assert key == "k00" or held.wait(200)
+
+    with KeyOrigin() as origin:
+        for i in range(60):
+            origin.objects[name, f"k{i:02}"] = Object(bytes([i]) * size)
+        node.create_bucket(name, f"s3://{name}", **{**origin.properties(), "origin.connections": 40})
+        origin.before_get = hold
+        try:
+            job = start(node, "prefetch", name, *words)
+            harness.wait_until(lambda: len(begun) > most, 100, "one has ended and the next was begun")  # all but k00 wait
+            assert len(begun) == most + 1
+        finally:
+            held.set()
+        done = until(node, job, lambda j: j["state"] == "done")
+        assert done["done_objects"] == 60 and checked(node, name)["cached_objects"] == 60
+
+
 def test_killed_node_goes_on(new_node, origin):
     """kill -9 in mid-job: the next start goes on, and in the end every object is done and counted exactly once."""
     node = new_node()

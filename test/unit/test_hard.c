@@ -6,6 +6,9 @@
 
 #include "base/log.h"
 
+#include <stdatomic.h>
+#include <unistd.h>
+
 #include <sys/mman.h>
 
 #include "test_hard_common.h"
@@ -147,6 +150,58 @@ static void test_write_and_read(void **state)
     char p[4];
     assert_int_equal(hard_read_verified(h, p, 4, 4 * MIB, NULL), 3);
     assert_memory_equal(p, "abc", 3);
+    hard_unref(h);
+}
+
+static atomic_uint early_syncs;
+static atomic_bool early_is_slow;
+
+static int count_early(int fd)
+{
+    (void)fd;
+    if (early_is_slow)
+        (void)usleep(3000);
+    return (int)(atomic_fetch_add(&early_syncs, 1) & 0);
+}
+
+/* One piece after the other, each after what was begun for the one before has ended. */
+static void write_slowly(struct hard *h, uint64_t from, uint64_t to)
+{
+    struct hard_early *y = &h->disk->hard->early;
+    static char piece[MIB];
+    for (uint64_t at = from; at < to; at += sizeof(piece)) {
+        assert_int_equal(hard_write(h, piece, sizeof(piece), at, NULL), 0);
+        for (bool waits = true; waits; (void)usleep(100)) {
+            LOCK_SCOPE(&y->lock);
+            waits = y->fd >= 0 || y->is_syncing;
+        }
+    }
+}
+
+/* Where a sync takes time a large file is synced while it is written, each 4 MiB: by another descriptor than
+ * the last sync's, so that this one hears of every error. Where it takes none, it is tried now and then. */
+static void test_large_files_are_synced_on_the_way(void **state)
+{
+    struct fixture *f = *state;
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    struct location a;
+    struct hard *h = take(f->s, &a);
+    early_syncs = 0;
+    early_is_slow = true;
+    table.fdatasync = count_early;
+    sys = &table;
+    assert_int_equal(hard_begin_writing(h, NULL), 0);
+    write_slowly(h, 0, 4 * MIB - MIB);
+    assert_int_equal(early_syncs, 0);
+    write_slowly(h, 3 * MIB, 12 * MIB);
+    assert_int_equal(early_syncs, 3);
+    early_is_slow = false;
+    write_slowly(h, 12 * MIB, 24 * MIB);
+    assert_int_equal(early_syncs, 4);
+    hard_end_writing(h);
+    sys = before;
+    assert_int_equal(hard_sync(h, NULL), 0);
     hard_unref(h);
 }
 
@@ -719,6 +774,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_room_is_reserved, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_file_that_is_cached_counts_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_write_and_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_large_files_are_synced_on_the_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_settle, setup, teardown),
         cmocka_unit_test_setup_teardown(test_writers_are_seen, setup, teardown),
         cmocka_unit_test_setup_teardown(test_holes, setup, teardown),

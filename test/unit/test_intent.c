@@ -3,7 +3,8 @@
 /* Changes that a mount asks for again because the node was killed before it answered: what each of them
  * finds, and what it does, for every moment at which it may have been cut. */
 #include "base/sys.h"
-#include "object_node.h"
+#include "node_fixture.h"
+#include "object/object_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +13,8 @@
 #include <unistd.h>
 
 #define NUMBER (WIRE_NUMBERED | 77)
+
+static struct fixture T;
 
 static const uint8_t family[WIRE_FAMILY_BYTES] = "a mount";
 
@@ -76,9 +79,9 @@ static void test_broken_records_are_refused(void **state)
 static int setup(void **state)
 {
     (void)state;
-    begin_around();
-    open_node();
-    create_bucket("");
+    node_around(&T);
+    node_open(&T);
+    node_bucket(&T, "");
     object_session_set_family(T.session, family);
     return 0;
 }
@@ -86,16 +89,16 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    end_node(store_abandon);
-    end_around();
+    node_close(&T, store_abandon);
+    node_gone(&T);
     return 0;
 }
 
 /* Killed and started again; the mount makes another session. */
 static void kill_node(void)
 {
-    end_node(store_abandon);
-    open_node();
+    node_close(&T, store_abandon);
+    node_open(&T);
     object_session_set_family(T.session, family);
 }
 

@@ -191,6 +191,9 @@ static enum s3_error check_end(struct body *b)
         hasher_stream_digest(&b->md5, b->md5_digest);
     if (p->has_md5 && memcmp(b->md5_digest, p->md5, sizeof p->md5) != 0)
         return S3_ERR_BAD_DIGEST;
+    /* What was not announced would count for nothing, though its sender believes that it was looked at. */
+    if (p->has_trailer && chunked_trailer_lines(&b->chunked) > (p->in_trailer ? 1 : 0))
+        return S3_ERR_MALFORMED_TRAILER;
     if (p->in_trailer) {
         char name[64];
 

@@ -204,6 +204,15 @@ bool chunked_done(const struct chunked *c)
     return c->state == CHUNKED_DONE;
 }
 
+size_t chunked_trailer_lines(const struct chunked *c)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->trailer.n; i++)
+        n += c->trailer.p[i] == '\n';
+    return n;
+}
+
 struct slice chunked_trailer(const struct chunked *c, const char *name)
 {
     struct slice rest = buf_view(&c->trailer);

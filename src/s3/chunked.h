@@ -56,5 +56,7 @@ void chunked_fini(struct chunked *c);
 enum s3_error chunked_feed(struct chunked *c, struct slice in, size_t *ret_used, struct slice *ret_payload);
 /* The whole body has come and every signature was right. */
 bool chunked_done(const struct chunked *c);
+/* How many lines the trailer has, but for its signature. */
+size_t chunked_trailer_lines(const struct chunked *c);
 /* Value of a trailer line, lower-case name; SLICE_NULL when there is none. */
 struct slice chunked_trailer(const struct chunked *c, const char *name);

@@ -182,11 +182,18 @@ static enum s3_error check_headers(struct complete *c)
     struct slice type = request_header(c->r, "x-amz-checksum-type");
     struct slice size = request_header(c->r, "x-amz-mp-object-size");
     uint64_t bytes;
+    size_t n = 0;
 
-    for (size_t i = 0; i < c->r->http->n_headers; i++)
-        if (checksum_header_is_unknown(c->r->http->headers[i].name))
+    for (size_t i = 0; i < c->r->http->n_headers; i++) {
+        const struct slice name = c->r->http->headers[i].name;
+
+        if (checksum_header_is_unknown(name))
             return reply_refuse(c->r, S3_ERR_NOT_IMPLEMENTED,
                                 "checksums are CRC32, CRC32C, CRC64NVME, SHA1 and SHA256 here");
+        n += checksum_of_header(name) != CHECKSUM_NONE;
+    }
+    if (n > 1)
+        return reply_refuse(c->r, S3_ERR_INVALID_REQUEST, "only one x-amz-checksum header is allowed");
     if (type.n &&
         (c->sums.kind == CHECKSUM_NONE || !slice_eq_case(type, slice_str(part_sums_type(c->sums.whole)))))
         return reply_refuse(c->r, S3_ERR_INVALID_REQUEST,

@@ -197,6 +197,22 @@ static void put_content(struct s3_request *r, const struct wire_attr *attr)
     put_overrides(r);
 }
 
+/* What of the content a 304 has, too, for whoever keeps the object (RFC 9110, 15.4.5). */
+static void put_caching(struct s3_request *r, const struct wire_attr *attr)
+{
+    static const struct {
+        const char *name, *kept;
+    } rows[] = {{"Cache-Control", "cache-control"}, {"Expires", "expires"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct slice chosen = override(r, slice_str(rows[i].name));
+        struct slice value = chosen.p ? chosen : meta_get(attr->meta, rows[i].kept);
+
+        if (value.n)
+            reply_header(r, rows[i].name, value);
+    }
+}
+
 static void put_content_range(struct s3_request *r, const struct http_range *range, uint64_t size)
 {
     reply_header(r, "Content-Range",
@@ -307,8 +323,10 @@ static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, 
 
     condition_read(r->http, "", &c);
     error = condition_check(&c, attr);
-    if (error == S3_ERR_NOT_MODIFIED)
+    if (error == S3_ERR_NOT_MODIFIED) {
         put_attributes(r, attr);
+        put_caching(r, attr);
+    }
     if (error)
         return error;
     *ret_range = part->number ? part->range : (struct http_range){0, attr->size_bytes};

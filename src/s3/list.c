@@ -73,6 +73,8 @@ static enum s3_error read_query(struct list *l)
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "the delimiter must be UTF-8 of at most 64 bytes");
     if (l->prefix.n > S3_KEY_MAX_BYTES || l->after.n > S3_KEY_MAX_BYTES)
         return S3_ERR_KEY_TOO_LONG;
+    if (l->versions && l->after.n == 0 && request_query(r, "version-id-marker").n)
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "a version-id-marker needs a key-marker");
     if (!slice_is_utf8(l->prefix) || !slice_is_utf8(l->after))
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "prefix and marker must be UTF-8");
     return S3_OK;

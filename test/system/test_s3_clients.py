@@ -317,6 +317,41 @@ def test_python_clients(bucket, source, tmp_path, script):
     assert at_origin(bucket) == {}
 
 
+CRT = """
+import json, sys
+import awscrt.s3, botocore.config, botocore.session, s3transfer.crt
+how = json.load(sys.stdin)
+session = botocore.session.Session()
+keys = s3transfer.crt.BotocoreCRTCredentialsWrapper(session.get_credentials())
+requests = s3transfer.crt.BotocoreCRTRequestSerializer(session, {"region_name": "us-east-1", "endpoint_url": how["endpoint"],
+                                                                "config": botocore.config.Config(s3={"addressing_style": "path"})})
+client = s3transfer.crt.create_s3_crt_client("us-east-1", keys.to_crt_credentials_provider(), part_size=5 << 20, num_threads=2,
+                                             use_ssl=how["endpoint"].startswith("https://"), verify=how["ca"])
+with s3transfer.crt.CRTTransferManager(client, requests) as manager:
+    for sent in [manager.upload(how["source"] + "/" + name, how["bucket"], name) for name in how["names"]]:
+        sent.result()
+    for i, got in enumerate([manager.download(how["bucket"], name, how["out"] + "/" + str(i)) for i, name in enumerate(how["names"])]):
+        got.result()
+    manager.delete(how["bucket"], "a.txt").result()
+"""
+
+
+def crt_round(bucket, source, tmp_path, ca=None):
+    """What boto3 calls its CRT transfer client, at the node: parts and ranges of a large object side by side, with checksums. boto3 itself
+    (preferred_transfer_client="crt") takes neither an endpoint nor an authority along."""
+    (tmp_path / "out").mkdir()
+    run_python(bucket, tmp_path, CRT, source=str(source), endpoint=bucket.node.endpoint, ca=ca)
+    for i, name in enumerate(sorted(TREE)):
+        assert (tmp_path / "out" / str(i)).read_bytes() == TREE[name]
+    assert at_origin(bucket) == {name: data for name, data in TREE.items() if name != "a.txt"}
+    kept = bucket.s3.head_object(Bucket=bucket.name, Key="large", ChecksumMode="ENABLED")
+    assert kept["ETag"].endswith('-3"') and kept["ChecksumCRC32"].endswith("-3")
+
+
+def test_the_crt_client_of_boto3(bucket, source, tmp_path):
+    crt_round(bucket, source, tmp_path)
+
+
 DUCKDB = """
 import glob, json, os, pathlib, sys
 import duckdb, duckdb_extension_httpfs

@@ -144,8 +144,9 @@ def test_range_fetches_at_most_twice_itself(bucket):
 
 
 def test_conditions(bucket):
-    """If-Match and its kin decide on GET and HEAD as RFC 9110 says."""
-    etag = bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"data")["ETag"]
+    """If-Match and its kin decide on GET and HEAD as RFC 9110 says, and what is not sent again has the headers that caches go by."""
+    etag = bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"data", CacheControl="max-age=7",
+                                Expires=datetime.datetime(2030, 1, 2))["ETag"]
     found = bucket.s3.get_object(Bucket=bucket.name, Key="k")
     modified = found["LastModified"]
     holds = [{"IfMatch": etag}, {"IfMatch": "*"}, {"IfNoneMatch": '"other"'}, {"IfUnmodifiedSince": modified},
@@ -160,7 +161,9 @@ def test_conditions(bucket):
                 call(Bucket=bucket.name, Key="k", **condition)
             assert status_of(error) == status, condition
             if status == 304:
-                assert error.value.response["ResponseMetadata"]["HTTPHeaders"]["etag"] == etag
+                headers = error.value.response["ResponseMetadata"]["HTTPHeaders"]
+                assert headers["etag"] == etag and headers["cache-control"] == "max-age=7"
+                assert headers["expires"] == "Wed, 02 Jan 2030 00:00:00 GMT"
 
 
 def test_conditional_puts(bucket):

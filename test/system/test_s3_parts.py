@@ -152,6 +152,7 @@ def test_completions_with_wrong_checksums(node, origin, scratch, kind):
         assert refused(made.complete, ChecksumSHA256=wrong) == (400, "BadDigest"), wrong
     assert refused(made.complete, ChecksumType="FULL_OBJECT") == (400, "InvalidRequest")
     assert refused(made.complete, MpuObjectSize=5) == (400, "InvalidRequest")
+    assert refused(made.complete, ChecksumSHA256=whole, ChecksumCRC32="AAAAAA==") == (400, "InvalidRequest")
     bad_part = made.listed(**{"2": {"ChecksumSHA256": b64(bytes(32))}})
     assert refused(s3.complete_multipart_upload, **made.open, MultipartUpload=bad_part) == (400, "InvalidPart")
     assert refused(s3.head_object, **made.where)[0] == 404

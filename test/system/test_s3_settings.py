@@ -143,6 +143,7 @@ def test_one_version_of_each_object(bucket):
     page = bucket.s3.list_object_versions(Bucket=bucket.name, Delimiter="/")
     assert [p["Prefix"] for p in page["CommonPrefixes"]] == ["a/"] and [v["Key"] for v in page["Versions"]] == keys[2:]
     assert [v["Key"] for v in bucket.s3.list_object_versions(Bucket=bucket.name, Prefix="a/")["Versions"]] == ["a/1", "a/2"]
+    assert refused(bucket.s3.list_object_versions, Bucket=bucket.name, VersionIdMarker="null") == (400, "InvalidArgument")
 
 
 def test_attributes_of_an_object(bucket):

@@ -14,7 +14,9 @@ import warnings
 
 import pytest
 
+import conftest
 import harness
+import test_s3_clients
 
 
 class Authority:
@@ -126,6 +128,16 @@ def test_boto3_verifies_and_its_bytes_come_back(tls_node, origin, authority):
     assert part == bodies["large"][5000000:15000001]
     assert {o["Key"] for o in s3.list_objects_v2(Bucket=name)["Contents"]} == set(bodies)
     assert origin.s3().get_object(Bucket=name, Key="odd")["Body"].read() == bodies["odd"]
+
+
+def test_the_crt_client_verifies(tls_node, authority, tmp_path):
+    """Amazon's CRT client, by TLS of its own (s2n)."""
+    name, s3 = harness.scratch_bucket(tls_node), trusting(tls_node, authority)
+    for key, data in test_s3_clients.TREE.items():
+        path = tmp_path / "in" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    test_s3_clients.crt_round(conftest.Bucket(name, s3, s3, tls_node, None), tmp_path / "in", tmp_path, ca=str(authority.ca))
 
 
 def _write(path, data):

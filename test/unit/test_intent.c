@@ -160,7 +160,7 @@ static void leave(enum intent_kind kind, enum intent_state state, bool is_tree, 
                               .bucket_id = bucket_id(),
                               .key = slice_str(key),
                               .to = slice_str(to)};
-    struct wire_attr attr;
+    struct wire_attr attr = {0};
     if (of) {
         assert_int_equal(do_stat(of, &attr), 0);
         x.etag = attr.etag;

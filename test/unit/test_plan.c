@@ -268,20 +268,27 @@ static void test_interleaved_readers_share_the_window(void **state)
 static void test_a_place_that_is_left_gives_its_share_back(void **state)
 {
     (void)state;
-    struct file f = opened("a.tar", 10 * GIB, 0);
-    uint64_t at = 0;
-    for (; at < 64 * MIB; at += MIB)
-        reads(&f, at, MIB);
-    assert_true(reach(&f) - at > WINDOW / 2);
-    for (uint64_t i = 0; i < 3; i++)
-        reads(&f, 5 * GIB + i * MIB, MIB);
-    for (int i = 0; i < 64; i++, at += MIB) {
-        reads(&f, at, MIB);
-        assert_true(reach(&f) - at - MIB <= WINDOW / 2);
+    for (uint64_t more = 0; more < 16; more++) { /* the window may grow every 16 reads */
+        struct file f = opened("a.tar", 10 * GIB, 0);
+        uint64_t at = 0;
+        for (; at < (64 + more) * MIB; at += MIB)
+            reads(&f, at, MIB);
+        assert_true(reach(&f) - at > WINDOW / 2);
+        for (uint64_t i = 0; i < 3; i++)
+            reads(&f, 5 * GIB + i * MIB, MIB);
+        for (int i = 0; i < 64; i++, at += MIB) {
+            reads(&f, at, MIB);
+            assert_true(reach(&f) - at - MIB <= WINDOW / 2);
+        }
+        bool is_back = false;
+        for (int i = 0; i < 16; i++, at += MIB) {
+            reads(&f, at, MIB);
+            is_back = is_back || reach(&f) - at - MIB > WINDOW / 2;
+            assert_true(is_back || more != 0);
+        }
+        assert_true(is_back);
+        plan_free(f.p);
     }
-    reads(&f, at, MIB);
-    assert_true(reach(&f) - at - MIB > WINDOW / 2);
-    plan_free(f.p);
 }
 
 /* What is ahead of a place ends with a part, the next one where the window allows it, else the one before. */

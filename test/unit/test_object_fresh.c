@@ -82,7 +82,7 @@ static const char *event(struct fixture *f, const char *name, struct slice etag,
 static void test_events_of_what_is_cached(void **state)
 {
     struct fixture *f = *state;
-    struct wire_attr attr;
+    struct wire_attr attr = {0};
     origin_write(f, "k", "one");
     assert_string_equal(read_all(f, "k", &attr), "one");
     assert_true(attr.mtime_ns > 0 && attr.etag.n > 0);
@@ -112,7 +112,7 @@ static void test_events_of_what_expired(void **state)
                                         "s3:LifecycleExpiration:DeleteMarkerCreated"};
     struct fixture *f = *state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-        struct wire_attr attr;
+        struct wire_attr attr = {0};
         origin_write(f, "k", "text");
         assert_string_equal(read_all(f, "k", &attr), "text");
         assert_int_equal(unlink(arena_printf(f->arena, "%s/k", f->origin)), 0);

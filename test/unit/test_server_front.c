@@ -245,7 +245,7 @@ static void answers_what_one_read_does_not_take(void **state)
  * does gets all of it. (Seen to fail without TCP_NOTSENT_LOWAT.) */
 static void little_of_an_unread_answer_waits_in_the_kernel(void **state)
 {
-    enum { ROUNDS = 100, MOST_BYTES = 512 * 1024 };
+    enum { ROUNDS = 100, MOST_BYTES = 2 * 1024 * 1024 };
     struct fixture *f = start(&(struct front_config){.threads = 1});
     struct buf _cleanup_buf_ b = BUF_INIT(2 * FILE_BYTES), quick = BUF_INIT(MIB);
     int slow = dial(f->http), fd = dial(f->http), most = 0;
@@ -478,7 +478,7 @@ static void express_requests_pass_busy_workers(void **state)
  * Fails without the look at the thread's state in count_blocked. */
 static void computing_requests_call_up_nobody(void **state)
 {
-    enum { N = 24, ROUNDS = 8 };
+    enum { N = 24, ROUNDS = 100 };
     struct buf _cleanup_buf_ b = BUF_INIT(MIB);
     bool was_quiet = false;
     for (int round = 0; round < ROUNDS && !was_quiet; round++) {

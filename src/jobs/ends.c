@@ -282,10 +282,24 @@ static uint64_t requests_max(struct slice settings)
     return v;
 }
 
-/* The bucket exists; gives the size of the parts of its uploads, what their ETags may be, and how many
- * requests its origin gets. `cached`: what the cache holds of it is meant, which needs an origin. */
+static bool is_limited(struct slice settings)
+{
+    uint64_t v;
+    return (slice_u64(setting(settings, "limit.origin-requests"), &v) == 0 && v > 0) ||
+           (text_parse_size(setting(settings, "limit.origin-bytes"), &v) == 0 && v > 0);
+}
+
+/* What a job has to know of a bucket. */
+struct end_bucket {
+    uint64_t part_bytes;   /* of uploads */
+    unsigned etags;        /* what they may be */
+    uint64_t requests_max; /* that its origin gets at a time */
+    bool is_limited;       /* so are those of a second, or their bytes */
+};
+
+/* The bucket exists. `cached`: what the cache holds of it is meant, which needs an origin. */
 static int look_at(struct object_session *session, struct slice bucket, const char *cached,
-                   uint64_t *ret_part_bytes, unsigned *ret_etags, uint64_t *ret_requests, struct err *e)
+                   struct end_bucket *ret, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(ARENA_BYTES);
     struct slice settings;
@@ -300,9 +314,10 @@ static int look_at(struct object_session *session, struct slice bucket, const ch
             cached, SLICE_ARG(bucket));
     struct slice text = setting(settings, "origin.part_size");
     uint64_t v;
-    *ret_etags = etags_of(settings);
-    *ret_requests = requests_max(settings);
-    *ret_part_bytes = text_parse_size(text, &v) == 0 && v > 0 ? v : PART_BYTES;
+    *ret = (struct end_bucket){.part_bytes = text_parse_size(text, &v) == 0 && v > 0 ? v : PART_BYTES,
+                               .etags = etags_of(settings),
+                               .requests_max = requests_max(settings),
+                               .is_limited = is_limited(settings)};
     return 0;
 }
 
@@ -369,8 +384,7 @@ int ends_open(struct object_service *objects, struct object_session *session, co
                          .parts_at_once = 1,
                          .from_url = own.source == KIND_URL,
                          .to_url = own.target == KIND_URL};
-    uint64_t no_parts, no_requests;
-    unsigned no_etags;
+    struct end_bucket source, target;
     bool has_url = ret->from_url || ret->to_url;
     int c = check_end("source", k->source, r->source, /* is_target= */ false, e);
     if (c == 0)
@@ -392,10 +406,17 @@ int ends_open(struct object_service *objects, struct object_session *session, co
         c = open_end(objects, r, k->target, r->target, ret->modes && has_files(r->target), probe,
                      ret->target_guest, &ret->target_bucket, &ret->target_prefix, e);
     if (c == 0)
-        c = look_at(session, ret->source_bucket, k->target == KIND_NOWHERE ? k->name : NULL, &no_parts,
-                    &no_etags, &ret->requests_max, e);
+        c = look_at(session, ret->source_bucket, k->target == KIND_NOWHERE ? k->name : NULL, &source, e);
+    if (c == 0) {
+        ret->requests_max = source.requests_max;
+        ret->is_limited = source.is_limited;
+    }
     if (c == 0 && k->target != KIND_NOWHERE)
-        c = look_at(session, ret->target_bucket, NULL, &ret->part_bytes, &ret->etags, &no_requests, e);
+        c = look_at(session, ret->target_bucket, NULL, &target, e);
+    if (c == 0 && k->target != KIND_NOWHERE) {
+        ret->part_bytes = target.part_bytes;
+        ret->etags = target.etags;
+    }
     if (c == 0 && ret->to_url && object_guest_capabilities(objects, ret->target_bucket) & ORIGIN_SENDS_PARTS)
         ret->parts_at_once = ORIGIN_PARTS_AT_ONCE;
     if (c == 0)

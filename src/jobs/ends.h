@@ -10,6 +10,7 @@
 struct ends {
     struct slice source_bucket, source_prefix, target_bucket, target_prefix; /* of the record, or a guest's */
     uint64_t requests_max;  /* of the source's origin at a time */
+    bool is_limited;        /* it has limits of bytes or requests a second */
     uint64_t part_bytes;    /* of uploads to the target */
     unsigned parts_at_once; /* of one of them, 1 where it has but one request */
     bool from_url, to_url;  /* the source, the target is an origin that is no bucket */

@@ -101,14 +101,14 @@ static bool is_prefetch(const struct run *r)
 }
 
 /* How many objects are worked on at a time. A small file costs its origin's first byte, however fast the
- * link: the origin's own limit says how many of those to wait for together. */
+ * link: the origin's own limit says how many of those to wait for together. Where bytes or requests are
+ * limited that brings nothing but a burst: what is under way is paid for when it has come. */
 static uint64_t parallel_of(const struct run *r)
 {
-    uint64_t said = r->job->record.spec.parallel;
-    uint64_t n = said > 0         ? said
-                 : is_prefetch(r) ? MAX(r->ends.requests_max, (uint64_t)PARALLEL_LARGE)
-                                  : PARALLEL_LARGE;
-    return MIN(n, (uint64_t)PARALLEL_MAX);
+    const struct job_spec *s = &r->job->record.spec;
+    bool is_free = is_prefetch(r) && !r->ends.is_limited && !s->rate;
+    uint64_t most = is_free ? MAX(r->ends.requests_max, (uint64_t)PARALLEL_LARGE) : PARALLEL_LARGE;
+    return MIN(s->parallel > 0 ? s->parallel : most, (uint64_t)PARALLEL_MAX);
 }
 
 static uint64_t window_of(const struct run *r)

@@ -1,6 +1,6 @@
 """A TCP relay before a server, which can fall silent: connections are accepted, bytes are taken, and nothing comes back."""
 
-import selectors
+import select
 import socket
 import threading
 
@@ -16,7 +16,7 @@ class Relay:
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.lock = threading.Condition()
         self.quiet_after = None  # bytes; None: it speaks
-        self.waiting = 0  # connections on which something is held back, or was asked and not answered
+        self.quiet = []  # of each connection that is: [something is held back, something was asked since]
         self.ended = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -41,7 +41,7 @@ class Relay:
     def held(self):
         """Connections that wait for an answer now, and are open at the other side."""
         with self.lock:
-            return self.waiting
+            return sum(any(one) for one in self.quiet)
 
     def _accept(self):
         while True:
@@ -53,10 +53,11 @@ class Relay:
 
     def _serve(self, client):
         with client, socket.create_connection(self.server) as server:
-            threading.Thread(target=self._ask, args=(client, server), daemon=True).start()
+            state = [False, False]
+            threading.Thread(target=self._ask, args=(client, server, state), daemon=True).start()
             try:
                 while data := server.recv(65536):
-                    if not self._pass(client, data):
+                    if not self._pass(client, data, state):
                         break
             except OSError:
                 pass
@@ -66,33 +67,35 @@ class Relay:
                 except OSError:
                     pass
 
-    @staticmethod
-    def _ask(client, server):
+    def _ask(self, client, server, state):
         try:
             while data := client.recv(65536):
+                with self.lock:
+                    state[1] = True
                 server.sendall(data)
             server.shutdown(socket.SHUT_WR)
         except OSError:
             pass
 
-    def _pass(self, client, data):
+    def _pass(self, client, data, state):
         """False: the client has gone."""
         with self.lock:
             left = None if self.quiet_after is None else self.quiet_after
+            state[:] = [left is not None and len(data) > left, False]
         if left is None:
             client.sendall(data)
             return True
         client.sendall(data[:left])
-        with selectors.DefaultSelector() as gone:
-            gone.register(client, selectors.EVENT_READ)
-            with self.lock:
-                self.waiting += 1
-                try:
-                    while self.quiet_after is not None and not self.ended:
-                        self.lock.wait(0.05)
-                        if gone.select(0) and not client.recv(1, socket.MSG_PEEK):
-                            return False
-                finally:
-                    self.waiting -= 1
+        gone = select.poll()
+        gone.register(client, select.POLLRDHUP)  # also behind bytes that the server does not take
+        with self.lock:
+            self.quiet.append(state)
+            try:
+                while self.quiet_after is not None and not self.ended:
+                    self.lock.wait(0.05)
+                    if gone.poll(0):
+                        return False
+            finally:
+                self.quiet = [one for one in self.quiet if one is not state]
         client.sendall(data[left:])
         return True

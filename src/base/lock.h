@@ -12,6 +12,7 @@
 /* Order in which locks may be taken: a holder of one may take those further down. One row per lock class. */
 #define LOCK_RANKS(X)                                                                                        \
     X(SERVER)                                                                                                \
+    X(STEWARD)                                                                                               \
     X(JOBS)                                                                                                  \
     X(SESSION)                                                                                               \
     X(READER)                                                                                                \

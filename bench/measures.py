@@ -86,10 +86,22 @@ def warm_rows(lab, plain, ours, pids, state):
     return rows
 
 
+@contextlib.contextmanager
+def copied(lab, plain):
+    """What `cp` makes of a file, on the same disk, written back; gone at the end."""
+    copy = lab.path("copy")
+    subprocess.run(["cp", plain, copy], check=True)
+    os.sync()  # its writing back shall not be measured
+    try:
+        yield copy
+    finally:
+        copy.unlink()
+
+
 def warm(lab):
     """Warm reads of a large file through the mount against the same reads of its copy on the same disk. Both are in the page
-    cache: as they got there when they were written (ours by the fill from the origin, the copy in pieces of 8 MiB), and as they
-    get there when they are read from the disk. The kernel keeps them in larger or smaller pieces accordingly."""
+    cache: as they got there when they were written (ours by the fill from the origin, the copy in pieces of 8 MiB, or by cp), and as
+    they get there when they are read from the disk. The kernel keeps them in larger or smaller pieces accordingly."""
     plain, bucket = big_file(lab)
     with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
         ours = mount.dir / "big.bin"
@@ -99,6 +111,8 @@ def warm(lab):
             return tree([node.pid, mount.pid])
 
         rows = warm_rows(lab, plain, ours, pids, "as written")
+        with copied(lab, plain) as copy:
+            rows += warm_rows(lab, copy, ours, pids, "as written, the copy by cp")
         extents = [p for p in node.data.rglob("*") if p.is_file() and p.stat().st_size == big_bytes(lab)]
         lab_module.forget([plain, *extents])
         lab_module.read_through(plain)

@@ -73,11 +73,32 @@ def processors(samples):
             f"; {os.cpu_count()} processors that never wait would allow {most:.2f} of the cap")
 
 
+def bare(lab, address, targets):
+    """What as many connections as a job has get from the same shaper: thrown away, and written into new files. Bytes a second."""
+    kept = lab.path("kept")
+    kept.mkdir()
+    rates = {}
+    for way, more in (("thrown away", {}), ("written into new files", {"keep": kept})):
+        said = lab.get(address, targets, PREFETCH_PARALLEL, **more)
+        rates[way] = said["bytes"] / said["seconds"]
+    return rates
+
+
+def bare_rows(title, name, rates, possible, taken, share):
+    """The job beside clients that do nothing else, and the lowest of what the shaper allows and they reached."""
+    rows = []
+    for way in taken[0]:
+        pairs = [(rate, min(possible, one[way])) for rate, one in zip(rates, taken)]
+        rows.append(pair_row(f"Prefetch of {title} by a job, from {name}, of what {PREFETCH_PARALLEL} connections get, {way}", 0.9, pairs, share,
+                             "MB/s", 1e-6))
+    return rows
+
+
 def prefetch_from(lab, name, origin):
     """The rows of `prefetch` for one origin."""
     count = QUICK_PREFETCH_FILES if lab.quick else PREFETCH_FILES
     bucket = make_objects(lab, count, PREFETCH_BYTES, origin)
-    total, samples, thrown = count * PREFETCH_BYTES, [], []
+    total, samples, taken = count * PREFETCH_BYTES, [], []
     possible = min(SHAPED_BYTES_PER_S, PREFETCH_PARALLEL * PREFETCH_BYTES / (0.020 + PREFETCH_BYTES / 50e6))
     with lab.shaper(origin=origin, **SHAPE) as shaper, stolen() as share:
         client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
@@ -93,16 +114,11 @@ def prefetch_from(lab, name, origin):
                 bench("epoch", bucket, "--socket", node.socket_path, "--verify", "--epochs", 1)
                 if shaper.stats()["kinds"]["get"]["requests"] + shaper.stats()["kinds"]["get_range"]["requests"]:
                     raise RuntimeError("the job did not fetch everything")
-            said = lab.get(address, targets, PREFETCH_PARALLEL)
-            thrown.append(said["bytes"] / said["seconds"])
+            taken.append(bare(lab, address, targets))
     title, rates = f"{count:,} files of 110 KB", [sample["rate"] for sample in samples]
     row = pair_row(f"Prefetch of {title} by a job, from {name}, of what the origin allows", 0.9, [(rate, possible) for rate in rates], share[0],
                    "MB/s", 1e-6)
-    return [{**row, "ours_cost": costs(samples), "note": processors(samples)},
-            value_row(f"{title}, thrown away by {PREFETCH_PARALLEL} connections to the same shaper before {name}", "-",
-                      f"{statistics.median(thrown) / 1e6:.0f} MB/s", None, share[0],
-                      detail=f"{min(thrown) / 1e6:.0f} to {max(thrown) / 1e6:.0f} MB/s; the job reached "
-                             f"{statistics.median(a / b for a, b in zip(rates, thrown)):.2f} of it")]
+    return [{**row, "ours_cost": costs(samples), "note": processors(samples)}, *bare_rows(title, name, rates, possible, taken, share[0])]
 
 
 def prefetch(lab):
@@ -110,7 +126,8 @@ def prefetch(lab):
     end, against what the shaper allows: 300 MB/s, or as many requests at a time as a node may have of which nobody has said how many
     (origin.connections), over the time of each. Shaper and origin share the processors with the node; versitygw takes more of them than
     the shaper, another node as the origin little, which is nearer to an origin on a machine of its own. After each job as many connections
-    fetch the same files from the same shaper and throw them away, which is what this machine can give anybody."""
+    fetch the same files from the same shaper, in presigned requests that are known before the clock starts: once they throw them away, which is
+    what server and shaper can give anybody here, and once each becomes a new file, which is the least that keeping them costs."""
     lab.fill_memory()
     with origins(lab) as servers:
         return [row for name, origin in servers.items() for row in prefetch_from(lab, name, origin)]

@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import statistics
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import lab as lab_module
 from lab import SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
@@ -15,6 +18,7 @@ from versus import asked, bench, costs, make_files, make_objects, sources_of
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 128  # what a node asks of an origin at a time
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
+BARE_RANGE_BYTES, BARE_PART_BYTES, BARE_AT_ONCE = 4 << 20, 16 << 20, 16  # as jobs fetch and send
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 COMPARED_MAX = 2_000
 
@@ -180,17 +184,68 @@ class Both:
             lab.get(address, targets, min(4, len(targets)), compare=files)
 
 
+def bare_import(lab, client, bucket, names, size):
+    """Bytes a second of a client that throws the same objects away, in ranges that are signed before the clock starts."""
+    ranges = [f"{at}-{min(at + BARE_RANGE_BYTES, size) - 1}" for at in range(0, size, BARE_RANGE_BYTES)]
+    signed = [lab.targets(client, bucket, [name], ranges) for name in names]
+    said = lab.get(signed[0][1], [target for targets, _ in signed for target in targets], BARE_AT_ONCE)
+    return said["bytes"] / said["seconds"]
+
+
+def sent_whole(client, bucket, key, upload):
+    """Ends an upload whose parts are there."""
+    parts = [{"PartNumber": part["PartNumber"], "ETag": part["ETag"]}
+             for part in client.list_parts(Bucket=bucket, Key=key, UploadId=upload)["Parts"]]
+    client.complete_multipart_upload(Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
+
+
+def bare_export(lab, client, bucket, names, parts):
+    """Bytes a second of a client that only sends: curl, with files of one part each and requests signed before the clock starts, until the
+    server has put all objects together. Neither sums nor a manifest, nor a look at what arrived."""
+    uploads = {name: client.create_multipart_upload(Bucket=bucket, Key=name)["UploadId"] for name in names}
+    config = lab.path("curl")
+    with open(config, "w", encoding="utf-8") as lines:
+        for name, upload in uploads.items():
+            for number, part in enumerate(parts, 1):
+                url = client.generate_presigned_url("upload_part", ExpiresIn=3600, Params={"Bucket": bucket, "Key": name, "UploadId": upload,
+                                                                                         "PartNumber": number})
+                lines.write(f'upload-file = "{part}"\nurl = "{url}"\noutput = "/dev/null"\n')
+    start = time.monotonic()
+    subprocess.run(["curl", "--disable", "--silent", "--show-error", "--fail", "--noproxy", "*", "--header", "Expect:", "--parallel",
+                    "--parallel-max", str(BARE_AT_ONCE), "--config", config], check=True, stdout=subprocess.DEVNULL, timeout=600)
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda one: sent_whole(client, bucket, *one), uploads.items()))
+    rate = len(names) * sum(part.stat().st_size for part in parts) / (time.monotonic() - start)
+    empty(client, bucket)
+    return rate
+
+
+def parts_of(lab, plain):
+    """Files of an object's parts, as they are sent."""
+    directory = lab.path("parts")
+    directory.mkdir()
+    body = plain.read_bytes()
+    for number, at in enumerate(range(0, len(body), BARE_PART_BYTES)):
+        (directory / f"{number:03d}").write_bytes(body[at:at + BARE_PART_BYTES])
+    return sorted(directory.iterdir())
+
+
 def jobs_with(lab, name, origin, plain, count, rounds):
     """The rows of `jobs` for one origin."""
     names = [f"{i:03d}" for i in range(count)]
     source, files = lab.upload({name: plain for name in names}, origin=origin), lab_module.links_of(lab.path("moved"), names, plain)
-    total, times = count * LARGE_BYTES, []
+    total, times, bare = count * LARGE_BYTES, [], ([], [])
     with lab.shaper(origin=origin, **SHAPE) as shaper, lab.node() as node, stolen() as share:
         both = Both(node, shaper.endpoint, source, origin)
+        client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
+        sends, parts = origin.new_bucket() if shutil.which("curl") else None, parts_of(lab, plain)
         say(f"import and export of {count} objects of 100 MB, {rounds} times, {name}")
         for _ in range(rounds):
             times.append(both.once(total, shaper, {"shaper": shaper.pid, name: origin.pid}))
             both.check(lab, count, total, files)
+            bare[0].append(bare_import(lab, client, source, names, LARGE_BYTES))
+            if sends:
+                bare[1].append(bare_export(lab, client, sends, names, parts))
     empty(both.client, both.target)
     empty(both.client, source)
     rows = []
@@ -199,12 +254,18 @@ def jobs_with(lab, name, origin, plain, count, rounds):
         row = pair_row(f"{word} of {count} objects of 100 MB by a job, {where} {name}, of the origin's 300 MB/s", 0.9,
                        [(sample["rate"], SHAPED_BYTES_PER_S) for sample in samples], share[0], "MB/s", 1e-6)
         rows.append({**row, "ours_cost": costs(samples), "note": processors(samples)})
+        title = f"{word} of {count} objects of 100 MB by a job, {where} {name}, of what a client alone {('gets', 'sends')[i]}"
+        pairs = [(sample["rate"], min(SHAPED_BYTES_PER_S, rate)) for sample, rate in zip(samples, bare[i])]
+        rows.append(pair_row(title, 0.9, pairs, share[0], "MB/s", 1e-6) if pairs else
+                    value_row(title, "-", "not run", None, detail="there is no curl"))
     return rows
 
 
 def jobs(lab):
     """Import of objects of 100 MB from the shaped origin into a scratch bucket, and export of the same to another bucket of the origin,
-    verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction."""
+    verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction. After each pair a client that
+    does nothing else fetches the same objects from the same shaper and throws them away, and another sends them (curl, files of 16 MiB as
+    parts), 16 requests at a time: what server and shaper can give and take here. Neither sums up nor keeps anything."""
     lab.fill_memory()
     count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
     plain = lab.path("large") / "object"

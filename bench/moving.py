@@ -18,7 +18,7 @@ from versus import asked, bench, costs, make_files, make_objects, sources_of
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 128  # what a node asks of an origin at a time
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
-BARE_RANGE_BYTES, BARE_PART_BYTES, BARE_AT_ONCE = 4 << 20, 16 << 20, 16  # as jobs fetch and send
+BARE_RANGE_BYTES, BARE_PART_BYTES, BARE_OBJECTS, BARE_PARTS = 4 << 20, 16 << 20, 4, 4  # as jobs fetch and send
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 COMPARED_MAX = 2_000
 
@@ -188,33 +188,33 @@ def bare_import(lab, client, bucket, names, size):
     """Bytes a second of a client that throws the same objects away, in ranges that are signed before the clock starts."""
     ranges = [f"{at}-{min(at + BARE_RANGE_BYTES, size) - 1}" for at in range(0, size, BARE_RANGE_BYTES)]
     signed = [lab.targets(client, bucket, [name], ranges) for name in names]
-    said = lab.get(signed[0][1], [target for targets, _ in signed for target in targets], BARE_AT_ONCE)
+    said = lab.get(signed[0][1], [target for targets, _ in signed for target in targets], BARE_OBJECTS * BARE_PARTS)
     return said["bytes"] / said["seconds"]
 
 
-def sent_whole(client, bucket, key, upload):
-    """Ends an upload whose parts are there."""
-    parts = [{"PartNumber": part["PartNumber"], "ETag": part["ETag"]}
-             for part in client.list_parts(Bucket=bucket, Key=key, UploadId=upload)["Parts"]]
-    client.complete_multipart_upload(Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
+def send_alone(lab, client, bucket, key, parts):
+    """One object by curl, from files of one part each, until the server has put it together."""
+    where = {"Bucket": bucket, "Key": key}
+    where["UploadId"] = client.create_multipart_upload(**where)["UploadId"]
+    config = lab.dir / f"curl-{key}"
+    with open(config, "w", encoding="utf-8") as lines:
+        for number, part in enumerate(parts, 1):
+            url = client.generate_presigned_url("upload_part", Params={**where, "PartNumber": number}, ExpiresIn=3600)
+            lines.write(f'upload-file = "{part}"\nurl = "{url}"\noutput = "/dev/null"\n')
+    done = subprocess.run(["curl", "--disable", "--silent", "--show-error", "--fail", "--noproxy", "*", "--header", "Expect:", "--parallel",
+                           "--parallel-max", str(BARE_PARTS), "--config", config], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=600)
+    if done.returncode != 0:
+        raise RuntimeError(f"curl: {done.stderr.decode(errors='replace')[-400:]}")
+    sent = [{"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for part in client.list_parts(**where)["Parts"]]
+    client.complete_multipart_upload(**where, MultipartUpload={"Parts": sent})
 
 
 def bare_export(lab, client, bucket, names, parts):
-    """Bytes a second of a client that only sends: curl, with files of one part each and requests signed before the clock starts, until the
-    server has put all objects together. Neither sums nor a manifest, nor a look at what arrived."""
-    uploads = {name: client.create_multipart_upload(Bucket=bucket, Key=name)["UploadId"] for name in names}
-    config = lab.path("curl")
-    with open(config, "w", encoding="utf-8") as lines:
-        for name, upload in uploads.items():
-            for number, part in enumerate(parts, 1):
-                url = client.generate_presigned_url("upload_part", ExpiresIn=3600, Params={"Bucket": bucket, "Key": name, "UploadId": upload,
-                                                                                         "PartNumber": number})
-                lines.write(f'upload-file = "{part}"\nurl = "{url}"\noutput = "/dev/null"\n')
+    """Bytes a second of a client that only sends the same objects, as many at a time and in as many parts at a time as a job. Neither sums nor
+    a manifest, nor a look at what arrived."""
     start = time.monotonic()
-    subprocess.run(["curl", "--disable", "--silent", "--show-error", "--fail", "--noproxy", "*", "--header", "Expect:", "--parallel",
-                    "--parallel-max", str(BARE_AT_ONCE), "--config", config], check=True, stdout=subprocess.DEVNULL, timeout=600)
-    with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(lambda one: sent_whole(client, bucket, *one), uploads.items()))
+    with ThreadPoolExecutor(BARE_OBJECTS) as pool:
+        list(pool.map(lambda name: send_alone(lab, client, bucket, name, parts), names))
     rate = len(names) * sum(part.stat().st_size for part in parts) / (time.monotonic() - start)
     empty(client, bucket)
     return rate
@@ -265,7 +265,7 @@ def jobs(lab):
     """Import of objects of 100 MB from the shaped origin into a scratch bucket, and export of the same to another bucket of the origin,
     verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction. After each pair a client that
     does nothing else fetches the same objects from the same shaper and throws them away, and another sends them (curl, files of 16 MiB as
-    parts), 16 requests at a time: what server and shaper can give and take here. Neither sums up nor keeps anything."""
+    parts), four objects of four parts or ranges at a time: what server and shaper can give and take here. Neither sums up nor keeps anything."""
     lab.fill_memory()
     count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
     plain = lab.path("large") / "object"

@@ -405,6 +405,27 @@ def test_who_gives_other_bytes_has_no_figure(lab_module, monkeypatch, work, meas
             table[measure](lab)
 
 
+def test_clients_alone_beside_import_and_export(lab_module, origin, monkeypatch, work):
+    """All objects come and are sent whole, in ranges and parts, and nothing stays; a part that is refused is no rate but an error."""
+    import moving
+    monkeypatch.setattr(moving, "BARE_RANGE_BYTES", MIB)
+    monkeypatch.setattr(moving, "BARE_PART_BYTES", 5 * MIB)
+    emptied = []
+    monkeypatch.setattr(moving, "empty", lambda client, bucket: emptied.extend(
+        (entry["Key"], entry["Size"]) for entry in client.list_objects_v2(Bucket=bucket)["Contents"]))
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        plain, client, bucket = lab.path("plain"), origin.s3(signature_version="s3v4"), origin.new_bucket()
+        plain.write_bytes(harness.random_bytes(7 * MIB))
+        parts = moving.parts_of(lab, plain)
+        assert b"".join(part.read_bytes() for part in parts) == plain.read_bytes() and len(parts) == 2
+        assert moving.bare_export(lab, client, bucket, ["a", "b"], parts) > 0
+        assert emptied == [("a", 7 * MIB), ("b", 7 * MIB)]
+        assert moving.bare_import(lab, client, bucket, ["a", "b"], 7 * MIB) > 0
+        parts[1].unlink()
+        with pytest.raises(RuntimeError, match="curl"):
+            moving.bare_export(lab, client, bucket, ["c"], parts)
+
+
 def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monkeypatch):
     """What one PUT left to be carried to the origin is there before the next one is measured, whichever side that is."""
     import uploads

@@ -2,7 +2,8 @@
  * Sends HTTP GETs over keep-alive connections, one thread each, and throws away what comes: the same load for
  * every server it is pointed at.
  *
- *     getload [--piece KIB] [--sealed DIR | --compare DIR] [https://]HOST:PORT LIST CONNECTIONS REQUESTS
+ *     getload [--piece KIB] [--sealed DIR | --compare DIR | --keep DIR] [https://]HOST:PORT LIST
+ *             CONNECTIONS REQUESTS
  *
  * LIST is a file with one request target a line, percent-encoded and with its query (a presigned URL without
  * scheme and host), optionally followed by a space and a range, "0-1048575". The connections take the lines
@@ -20,6 +21,9 @@
  *
  * With --compare DIR every body is compared with its file of DIR, whole, over TLS or not: what a server is
  * asked for before or after its time is taken.
+ *
+ * With --keep DIR every body is written into a new file of DIR, which has the request's number as its name
+ * and stays: the least that anybody pays who keeps what comes.
  *
  * Each connection takes 64 KiB out of its socket at a time, --piece says how much else: curl takes 16 KiB,
  * programs in Go 32, boto3 up to 256. What does not fit into a processor's own cache is copied at half the
@@ -80,7 +84,8 @@ struct link {
 
 struct load {
     const char *address;
-    const char *files; /* that bodies are compared with, a directory; NULL: they are thrown away */
+    const char *files; /* a directory that bodies are compared with; NULL: they are thrown away */
+    bool keeps;        /* they are written there instead */
     bool is_sealed;    /* most of them are not decrypted, and of those nothing is compared */
     SSL_CTX *tls;      /* NULL: plain */
     char **lines;
@@ -163,7 +168,7 @@ struct answer {
     struct load *load;
     struct sealed *sealed; /* what its bytes come through; NULL: they come plain */
     bool opens_all;        /* of it */
-    int file;              /* with the bytes that the body shall have; -1: they are not looked at */
+    int file;              /* with the bytes that the body shall have, or for them; -1: thrown away */
     bool is_range;         /* of the file, from `offset` on */
     uint64_t offset;
     bool has_head;
@@ -218,7 +223,8 @@ static int begin_body(struct answer *a, struct slice head, struct slice behind)
     if (length < 0) /* with the first words of a body that says why */
         return refuse(a, "refused",
                       head.p == a->head ? head : slice_of(head.p, head.n + MIN(behind.n, (size_t)800)));
-    if (a->file >= 0 && !a->is_range && (fstat(a->file, &file) < 0 || file.st_size != length))
+    bool is_compared = a->file >= 0 && !a->load->keeps && !a->is_range;
+    if (is_compared && (fstat(a->file, &file) < 0 || file.st_size != length))
         return refuse(a, "not as long as the file in", slice_str(a->load->files));
     a->has_head = true;
     a->length = (uint64_t)length;
@@ -257,6 +263,11 @@ static bool same_as_file(struct answer *a, struct slice p)
     return true;
 }
 
+static bool put_by(const struct answer *a, struct slice p)
+{
+    return sys_pwrite_all(a->file, p.p, p.n, a->got) == 0;
+}
+
 /* sealed_fn: plain bytes of an answer; p NULL: only their number is known. */
 static int take_plain(void *arg, const char *p, size_t n)
 {
@@ -267,8 +278,10 @@ static int take_plain(void *arg, const char *p, size_t n)
         return ERR_PROTOCOL;
     if (bytes.n > a->length - a->got)
         return refuse(a, "more bytes than announced", SLICE_NULL);
-    if (bytes.p && bytes.n > 0 && a->file >= 0 && !same_as_file(a, bytes))
-        return refuse(a, "other bytes than in the file in", slice_str(a->load->files));
+    bool keeps = a->load->keeps, has_file = bytes.p && bytes.n > 0 && a->file >= 0;
+    if (has_file && !(keeps ? put_by(a, bytes) : same_as_file(a, bytes)))
+        return refuse(a, keeps ? "not written to" : "other bytes than in the file in",
+                      slice_str(a->load->files));
     a->got += bytes.n;
     return 0;
 }
@@ -318,6 +331,15 @@ static int open_file(struct answer *a, const char *line)
     return a->file < 0 ? -errno : 0;
 }
 
+/* Makes the one that the body goes to. */
+static int make_file(struct answer *a, uint64_t number)
+{
+    char name[REQUEST_BYTES];
+    (void)snprintf(name, sizeof(name), "%s/%" PRIu64, a->load->files, number);
+    a->file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    return a->file < 0 ? -errno : 0;
+}
+
 /* A connection and its thread's buffers. */
 struct connection {
     struct load *load;
@@ -349,14 +371,15 @@ struct result {
     uint64_t bytes, compared;
 };
 
-/* One request and its whole answer; false: the run has failed. */
-static bool one_request(struct connection *c, const char *line, bool opens_all, struct result *ret)
+/* The request of a number and its whole answer; false: the run has failed. */
+static bool one_request(struct connection *c, uint64_t number, bool opens_all, struct result *ret)
 {
     struct load *l = c->load;
+    const char *line = l->lines[number % l->n_lines];
     struct answer a = {
         .load = l, .sealed = c->link.sealed, .opens_all = opens_all, .file = -1, .head = c->head};
     uint64_t from = sys->mono_ns(), first = from;
-    int r = l->files ? open_file(&a, line) : 0;
+    int r = !l->files ? 0 : l->keeps ? make_file(&a, number) : open_file(&a, line);
     if (r < 0)
         fail(l, "the file of a target", slice_str(err_text(r)));
     if (a.sealed)
@@ -379,7 +402,7 @@ static void begin(struct connection *c)
     if (link_open(l, l->is_sealed && c->number > 0, &c->link, &e) < 0)
         fail(l, "connect", slice_str(e.text));
     else if (l->is_sealed)
-        (void)one_request(c, l->lines[c->number % l->n_lines], /* opens_all= */ true, &ignored);
+        (void)one_request(c, c->number, /* opens_all= */ true, &ignored);
 }
 
 static void *connection_main(void *arg)
@@ -397,8 +420,7 @@ static void *connection_main(void *arg)
     for (;;) {
         struct result r;
         uint64_t i = atomic_fetch_add(&l->next, 1);
-        if (i >= l->requests || atomic_load(&l->failed) ||
-            !one_request(c, l->lines[i % l->n_lines], /* opens_all= */ false, &r))
+        if (i >= l->requests || atomic_load(&l->failed) || !one_request(c, i, /* opens_all= */ false, &r))
             break;
         l->first_ns[i] = r.first_ns;
         l->whole_ns[i] = r.whole_ns;
@@ -474,7 +496,7 @@ static int run(struct load *l)
         print_percentiles("whole", l->whole_ns, l->requests);
         if (l->tls)
             (void)printf(", \"cipher\": \"%s\"", atomic_load(&l->cipher));
-        if (l->files)
+        if (l->files && !l->keeps)
             (void)printf(", \"compared\": %" PRIu64, atomic_load(&l->compared));
         (void)puts("}");
     }
@@ -516,15 +538,15 @@ int main(int argc, char **argv)
         argv += 2;
     }
     l.is_sealed = argc > 2 && strcmp(argv[1], "--sealed") == 0;
-    if (l.is_sealed || (argc > 2 && strcmp(argv[1], "--compare") == 0)) {
+    l.keeps = argc > 2 && strcmp(argv[1], "--keep") == 0;
+    if (l.is_sealed || l.keeps || (argc > 2 && strcmp(argv[1], "--compare") == 0)) {
         l.files = argv[2];
         argc -= 2;
         argv += 2;
     }
     if (argc != 5) {
-        (void)fputs("usage: getload [--piece KIB] [--sealed DIR | --compare DIR] [https://]HOST:PORT LIST "
-                    "CONNECTIONS "
-                    "REQUESTS\n",
+        (void)fputs("usage: getload [--piece KIB] [--sealed DIR | --compare DIR | --keep DIR] "
+                    "[https://]HOST:PORT LIST CONNECTIONS REQUESTS\n",
                     stderr);
         return 2;
     }

@@ -334,14 +334,14 @@ class Lab:
         said = [json.loads(text) for text in texts]
         return {"bytes": sum(one["bytes"] for one in said), "seconds": max(one["seconds"] for one in said)}
 
-    def get(self, address, targets, connections, requests=None, sealed=None, compare=None, piece_kib=None):
+    def get(self, address, targets, connections, requests=None, sealed=None, compare=None, keep=None, piece_kib=None):
         """Sends GETs for targets (lines of getload's list) to an address; with `sealed`, a directory of files, most of what comes over TLS
-        is not decrypted, and what is, is compared with them; with `compare`, every byte is, which takes time that no figure is made of;
-        `piece_kib`: what is taken out of a socket at a time."""
+        is not decrypted, and what is, is compared with them; with `compare`, every byte is, which takes time that no figure is made of; with
+        `keep`, every body becomes a file of that directory; `piece_kib`: what is taken out of a socket at a time."""
         listing = self.dir / "targets"
         listing.write_text("".join(t + "\n" for t in targets))
         options = ["--piece", piece_kib] if piece_kib else []
-        options += ["--sealed", sealed] if sealed else ["--compare", compare] if compare else []
+        options += ["--sealed", sealed] if sealed else ["--compare", compare] if compare else ["--keep", keep] if keep else []
         return self.program("getload", *options, address, listing, connections, requests or len(targets))
 
     @staticmethod

@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import statistics
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import lab as lab_module
 from lab import SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
@@ -15,6 +18,7 @@ from versus import asked, bench, costs, make_files, make_objects, sources_of
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 128  # what a node asks of an origin at a time
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
+BARE_RANGE_BYTES, BARE_PART_BYTES, BARE_OBJECTS, BARE_PARTS = 4 << 20, 16 << 20, 4, 4  # as jobs fetch and send
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 COMPARED_MAX = 2_000
 
@@ -73,11 +77,32 @@ def processors(samples):
             f"; {os.cpu_count()} processors that never wait would allow {most:.2f} of the cap")
 
 
+def bare(lab, address, targets):
+    """What as many connections as a job has get from the same shaper: thrown away, and written into new files. Bytes a second."""
+    kept = lab.path("kept")
+    kept.mkdir()
+    rates = {}
+    for way, more in (("thrown away", {}), ("written into new files", {"keep": kept})):
+        said = lab.get(address, targets, PREFETCH_PARALLEL, **more)
+        rates[way] = said["bytes"] / said["seconds"]
+    return rates
+
+
+def bare_rows(title, name, rates, possible, taken, share):
+    """The job beside clients that do nothing else, and the lowest of what the shaper allows and they reached."""
+    rows = []
+    for way in taken[0]:
+        pairs = [(rate, min(possible, one[way])) for rate, one in zip(rates, taken)]
+        rows.append(pair_row(f"Prefetch of {title} by a job, from {name}, of what {PREFETCH_PARALLEL} connections get, {way}", 0.9, pairs, share,
+                             "MB/s", 1e-6))
+    return rows
+
+
 def prefetch_from(lab, name, origin):
     """The rows of `prefetch` for one origin."""
     count = QUICK_PREFETCH_FILES if lab.quick else PREFETCH_FILES
     bucket = make_objects(lab, count, PREFETCH_BYTES, origin)
-    total, samples, thrown = count * PREFETCH_BYTES, [], []
+    total, samples, taken = count * PREFETCH_BYTES, [], []
     possible = min(SHAPED_BYTES_PER_S, PREFETCH_PARALLEL * PREFETCH_BYTES / (0.020 + PREFETCH_BYTES / 50e6))
     with lab.shaper(origin=origin, **SHAPE) as shaper, stolen() as share:
         client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
@@ -93,16 +118,11 @@ def prefetch_from(lab, name, origin):
                 bench("epoch", bucket, "--socket", node.socket_path, "--verify", "--epochs", 1)
                 if shaper.stats()["kinds"]["get"]["requests"] + shaper.stats()["kinds"]["get_range"]["requests"]:
                     raise RuntimeError("the job did not fetch everything")
-            said = lab.get(address, targets, PREFETCH_PARALLEL)
-            thrown.append(said["bytes"] / said["seconds"])
+            taken.append(bare(lab, address, targets))
     title, rates = f"{count:,} files of 110 KB", [sample["rate"] for sample in samples]
     row = pair_row(f"Prefetch of {title} by a job, from {name}, of what the origin allows", 0.9, [(rate, possible) for rate in rates], share[0],
                    "MB/s", 1e-6)
-    return [{**row, "ours_cost": costs(samples), "note": processors(samples)},
-            value_row(f"{title}, thrown away by {PREFETCH_PARALLEL} connections to the same shaper before {name}", "-",
-                      f"{statistics.median(thrown) / 1e6:.0f} MB/s", None, share[0],
-                      detail=f"{min(thrown) / 1e6:.0f} to {max(thrown) / 1e6:.0f} MB/s; the job reached "
-                             f"{statistics.median(a / b for a, b in zip(rates, thrown)):.2f} of it")]
+    return [{**row, "ours_cost": costs(samples), "note": processors(samples)}, *bare_rows(title, name, rates, possible, taken, share[0])]
 
 
 def prefetch(lab):
@@ -110,7 +130,8 @@ def prefetch(lab):
     end, against what the shaper allows: 300 MB/s, or as many requests at a time as a node may have of which nobody has said how many
     (origin.connections), over the time of each. Shaper and origin share the processors with the node; versitygw takes more of them than
     the shaper, another node as the origin little, which is nearer to an origin on a machine of its own. After each job as many connections
-    fetch the same files from the same shaper and throw them away, which is what this machine can give anybody."""
+    fetch the same files from the same shaper, in presigned requests that are known before the clock starts: once they throw them away, which is
+    what server and shaper can give anybody here, and once each becomes a new file, which is the least that keeping them costs."""
     lab.fill_memory()
     with origins(lab) as servers:
         return [row for name, origin in servers.items() for row in prefetch_from(lab, name, origin)]
@@ -163,17 +184,68 @@ class Both:
             lab.get(address, targets, min(4, len(targets)), compare=files)
 
 
+def bare_import(lab, client, bucket, names, size):
+    """Bytes a second of a client that throws the same objects away, in ranges that are signed before the clock starts."""
+    ranges = [f"{at}-{min(at + BARE_RANGE_BYTES, size) - 1}" for at in range(0, size, BARE_RANGE_BYTES)]
+    signed = [lab.targets(client, bucket, [name], ranges) for name in names]
+    said = lab.get(signed[0][1], [target for targets, _ in signed for target in targets], BARE_OBJECTS * BARE_PARTS)
+    return said["bytes"] / said["seconds"]
+
+
+def send_alone(lab, client, bucket, key, parts):
+    """One object by curl, from files of one part each, until the server has put it together."""
+    where = {"Bucket": bucket, "Key": key}
+    where["UploadId"] = client.create_multipart_upload(**where)["UploadId"]
+    config = lab.dir / f"curl-{key}"
+    with open(config, "w", encoding="utf-8") as lines:
+        for number, part in enumerate(parts, 1):
+            url = client.generate_presigned_url("upload_part", Params={**where, "PartNumber": number}, ExpiresIn=3600)
+            lines.write(f'upload-file = "{part}"\nurl = "{url}"\noutput = "/dev/null"\n')
+    done = subprocess.run(["curl", "--disable", "--silent", "--show-error", "--fail", "--noproxy", "*", "--header", "Expect:", "--parallel",
+                           "--parallel-max", str(BARE_PARTS), "--config", config], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=600)
+    if done.returncode != 0:
+        raise RuntimeError(f"curl: {done.stderr.decode(errors='replace')[-400:]}")
+    sent = [{"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for part in client.list_parts(**where)["Parts"]]
+    client.complete_multipart_upload(**where, MultipartUpload={"Parts": sent})
+
+
+def bare_export(lab, client, bucket, names, parts):
+    """Bytes a second of a client that only sends the same objects, as many at a time and in as many parts at a time as a job. Neither sums nor
+    a manifest, nor a look at what arrived."""
+    start = time.monotonic()
+    with ThreadPoolExecutor(BARE_OBJECTS) as pool:
+        list(pool.map(lambda name: send_alone(lab, client, bucket, name, parts), names))
+    rate = len(names) * sum(part.stat().st_size for part in parts) / (time.monotonic() - start)
+    empty(client, bucket)
+    return rate
+
+
+def parts_of(lab, plain):
+    """Files of an object's parts, as they are sent."""
+    directory = lab.path("parts")
+    directory.mkdir()
+    body = plain.read_bytes()
+    for number, at in enumerate(range(0, len(body), BARE_PART_BYTES)):
+        (directory / f"{number:03d}").write_bytes(body[at:at + BARE_PART_BYTES])
+    return sorted(directory.iterdir())
+
+
 def jobs_with(lab, name, origin, plain, count, rounds):
     """The rows of `jobs` for one origin."""
     names = [f"{i:03d}" for i in range(count)]
     source, files = lab.upload({name: plain for name in names}, origin=origin), lab_module.links_of(lab.path("moved"), names, plain)
-    total, times = count * LARGE_BYTES, []
+    total, times, bare = count * LARGE_BYTES, [], ([], [])
     with lab.shaper(origin=origin, **SHAPE) as shaper, lab.node() as node, stolen() as share:
         both = Both(node, shaper.endpoint, source, origin)
+        client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
+        sends, parts = origin.new_bucket() if shutil.which("curl") else None, parts_of(lab, plain)
         say(f"import and export of {count} objects of 100 MB, {rounds} times, {name}")
         for _ in range(rounds):
             times.append(both.once(total, shaper, {"shaper": shaper.pid, name: origin.pid}))
             both.check(lab, count, total, files)
+            bare[0].append(bare_import(lab, client, source, names, LARGE_BYTES))
+            if sends:
+                bare[1].append(bare_export(lab, client, sends, names, parts))
     empty(both.client, both.target)
     empty(both.client, source)
     rows = []
@@ -182,12 +254,18 @@ def jobs_with(lab, name, origin, plain, count, rounds):
         row = pair_row(f"{word} of {count} objects of 100 MB by a job, {where} {name}, of the origin's 300 MB/s", 0.9,
                        [(sample["rate"], SHAPED_BYTES_PER_S) for sample in samples], share[0], "MB/s", 1e-6)
         rows.append({**row, "ours_cost": costs(samples), "note": processors(samples)})
+        title = f"{word} of {count} objects of 100 MB by a job, {where} {name}, of what a client alone {('gets', 'sends')[i]}"
+        pairs = [(sample["rate"], min(SHAPED_BYTES_PER_S, rate)) for sample, rate in zip(samples, bare[i])]
+        rows.append(pair_row(title, 0.9, pairs, share[0], "MB/s", 1e-6) if pairs else
+                    value_row(title, "-", "not run", None, detail="there is no curl"))
     return rows
 
 
 def jobs(lab):
     """Import of objects of 100 MB from the shaped origin into a scratch bucket, and export of the same to another bucket of the origin,
-    verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction."""
+    verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction. After each pair a client that
+    does nothing else fetches the same objects from the same shaper and throws them away, and another sends them (curl, files of 16 MiB as
+    parts), four objects of four parts or ranges at a time: what server and shaper can give and take here. Neither sums up nor keeps anything."""
     lab.fill_memory()
     count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
     plain = lab.path("large") / "object"

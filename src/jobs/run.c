@@ -36,7 +36,9 @@
 
 #define WINDOW         1024
 #define PARALLEL_MAX   256
-#define PARALLEL_LARGE 16  /* where nobody said it, of objects that are not small */
+#define PARALLEL_LARGE 16 /* where nobody said it, of objects that are not small */
+#define PARALLEL_HUGE  4  /* of those that are copied, and of more no more bytes together than these: */
+#define TOGETHER_BYTES (256 * MIB)
 #define SMALL_BYTES    MIB /* one block: a prefetch fetches it in one request by its own thread */
 #define WAIT_NS        ((uint64_t)100000000)
 #define NOTES_COMMIT   500 /* notes that a checkpoint waits for at most */
@@ -79,6 +81,7 @@ struct run {
     struct item items[WINDOW];
     uint64_t head, next, tail; /* item i is items[i % WINDOW] */
     uint64_t busy;             /* workers with an item */
+    uint64_t busy_bytes;       /* of those items */
     bool is_walked;            /* no item comes any more */
     bool no_more;              /* the walk ended or stopped: workers end when nothing waits */
     struct rate rate;
@@ -255,11 +258,17 @@ static bool is_needed_locked(const struct run *r)
 }
 
 /* Whether the next item, which there is, may be begun. Large objects have the link filled by a few at a time,
- * and are better ended one after the other than all begun. */
+ * and are better ended one after the other than all begun: where they are copied, what follows the last byte
+ * (sums, the disk, the proof) would leave the link idle for all of them at once. */
 static bool may_begin_locked(const struct run *r)
 {
-    return r->job->record.spec.parallel > 0 || r->busy < PARALLEL_LARGE ||
-           r->items[r->next % WINDOW].size <= SMALL_BYTES;
+    uint64_t size = r->items[r->next % WINDOW].size;
+    bool copies = r->kind->target != KIND_NOWHERE;
+    if (r->job->record.spec.parallel > 0)
+        return true;
+    if (copies && r->busy >= PARALLEL_HUGE && r->busy_bytes + size > TOGETHER_BYTES)
+        return false;
+    return r->busy < PARALLEL_LARGE || size <= SMALL_BYTES;
 }
 
 static void *worker(void *arg)
@@ -274,10 +283,12 @@ static void *worker(void *arg)
             return NULL;
         struct item *it = &r->items[r->next++ % WINDOW];
         r->busy++;
+        r->busy_bytes += it->size;
         lock_drop(&r->lock);
         do_item(r, it, a);
         lock_take(&r->lock);
         r->busy--;
+        r->busy_bytes -= it->size;
         /* An error after a stop may be the stop's doing: the object is for the next run. */
         if (it->result >= 0 || !stopping(r))
             it->state = ITEM_FINISHED;

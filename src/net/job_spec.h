@@ -27,8 +27,9 @@
     X(older, STRING, "older", "DATE", NULL, 0, 0, NULL, "only objects changed before this time")             \
     X(rate, STRING, "rate", "SIZE/s", NULL, 0, 0, NULL, "at most so many bytes a second, as 500MiB/s")       \
     X(parallel, UINT, "parallel", "N", "0", 0, 256, NULL,                                                    \
-      "objects worked on at the same time; 0: 16, and for a prefetch of small ones (1 MiB) without "         \
-      "limits as many as their origin gets requests (origin.connections)")                                   \
+      "objects worked on at the same time; 0: 16, of those that are copied 4 where more are above 256 MiB "  \
+      "together, and for a prefetch of small ones (1 MiB) without limits as many as their origin gets "      \
+      "requests (origin.connections)")                                                                       \
     X(pin, BOOL, "pin", NULL, NULL, 0, 0, NULL,                                                              \
       "prefetch: pin the prefix first, so that it is not evicted for the sake of other data")                \
     X(metadata_only, BOOL, "metadata-only", NULL, NULL, 0, 0, NULL, "prefetch: attributes, no data")         \

@@ -76,6 +76,22 @@ def test_getload_against_the_origin(origin, lab_module, tmp_path):
         assert done.returncode == 2 and "KIB 1 to 4096" in done.stderr
 
 
+def test_getload_keeps_what_comes(origin, lab_module, tmp_path):
+    """With --keep every answer is a file with its bytes, named by its request's number; one that is there already ends the run."""
+    bucket, bodies = origin.new_bucket(), [harness.random_bytes(n) for n in (200_000, 1, 0)]
+    client = origin.s3(signature_version="s3v4")
+    for i, body in enumerate(bodies):
+        client.put_object(Bucket=bucket, Key=f"k{i}", Body=body)
+    targets, address = lab_module.Lab.targets(client, bucket, [f"k{i}" for i in range(3)])
+    (tmp_path / "list").write_text("\n".join(targets))
+    (tmp_path / "kept").mkdir()
+    said = json.loads(program("getload", "--keep", tmp_path / "kept", address, tmp_path / "list", 2, 6).stdout)
+    assert said["bytes"] == 2 * sum(map(len, bodies)) and "compared" not in said
+    assert {path.name: path.read_bytes() for path in (tmp_path / "kept").iterdir()} == {str(i): bodies[i % 3] for i in range(6)}
+    done = program("getload", "--keep", tmp_path / "kept", address, tmp_path / "list", 2, 6)
+    assert done.returncode == 1 and "File exists" in done.stderr
+
+
 @pytest.mark.parametrize("fault, words", [("status:503", "503"), ("truncate", "body ends early")])
 def test_getload_ends_at_the_first_wrong_answer(origin, new_shaper, lab_module, tmp_path, fault, words):
     """An error status or a short body is no result: one line with what came, exit 1."""
@@ -387,6 +403,27 @@ def test_who_gives_other_bytes_has_no_figure(lab_module, monkeypatch, work, meas
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
         with pytest.raises(RuntimeError, match="other bytes"):
             table[measure](lab)
+
+
+def test_clients_alone_beside_import_and_export(lab_module, origin, monkeypatch, work):
+    """All objects come and are sent whole, in ranges and parts, and nothing stays; a part that is refused is no rate but an error."""
+    import moving
+    monkeypatch.setattr(moving, "BARE_RANGE_BYTES", MIB)
+    monkeypatch.setattr(moving, "BARE_PART_BYTES", 5 * MIB)
+    emptied = []
+    monkeypatch.setattr(moving, "empty", lambda client, bucket: emptied.extend(
+        (entry["Key"], entry["Size"]) for entry in client.list_objects_v2(Bucket=bucket)["Contents"]))
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        plain, client, bucket = lab.path("plain"), origin.s3(signature_version="s3v4"), origin.new_bucket()
+        plain.write_bytes(harness.random_bytes(7 * MIB))
+        parts = moving.parts_of(lab, plain)
+        assert b"".join(part.read_bytes() for part in parts) == plain.read_bytes() and len(parts) == 2
+        assert moving.bare_export(lab, client, bucket, ["a", "b"], parts) > 0
+        assert emptied == [("a", 7 * MIB), ("b", 7 * MIB)]
+        assert moving.bare_import(lab, client, bucket, ["a", "b"], 7 * MIB) > 0
+        parts[1].unlink()
+        with pytest.raises(RuntimeError, match="curl"):
+            moving.bare_export(lab, client, bucket, ["c"], parts)
 
 
 def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monkeypatch):

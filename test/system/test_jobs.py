@@ -335,6 +335,35 @@ def test_as_many_objects_at_a_time_as_suits_them(new_node, size, words, most):
         assert done["done_objects"] == 60 and checked(node, name)["cached_objects"] == 60
 
 
+def test_few_of_the_largest_are_copied_at_a_time(new_node):
+    """Of objects of 65 MiB an import has four under way, so that one ends while others come, and not all at the same moment; the fifth is
+    begun when one has ended. (Seen to fail without PARALLEL_HUGE.)"""
+    node, name, most = new_node(), harness.random_name(), 4
+    begun, held = set(), threading.Event()
+
+    def hold(_, key):
+        with origin.lock:
+            begun.add(key)
+        assert key == "k00" or held.wait(200)
+
+    with KeyOrigin() as origin:
+        body = Object(b"x" * (65 << 20))
+        for i in range(12):
+            origin.objects[name, f"k{i:02}"] = body
+        scratch = harness.scratch_bucket(node)
+        origin.before_get = hold
+        try:
+            words = [word for name_, value in origin.properties().items() for word in ("--set", f"{name_}={value}")]
+            job = start(node, "import", f"s3://{name}", f"{scratch}/in", *words)
+            until(node, job, lambda j: j["done_objects"] == 1)
+            harness.wait_until(lambda: len(begun) > most, 100, "the next was begun")
+            assert len(begun) == most + 1
+            node.cli("job", "cancel", job)
+        finally:
+            held.set()
+        assert until(node, job, lambda j: j["state"] == "cancelled")["failed_objects"] == 0
+
+
 def test_killed_node_goes_on(new_node, origin):
     """kill -9 in mid-job: the next start goes on, and in the end every object is done and counted exactly once."""
     node = new_node()

@@ -96,10 +96,11 @@ static unsigned spare_locked(const struct upstream *u)
     return u->concurrency.limit < 2 ? 0 : MAX(share, 1u);
 }
 
-/* For how long the bucket's limits owe something. */
+/* For how long the bucket's limits owe something, or the origin wants no request. */
 static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
 {
     uint64_t wait_ns = MAX(shape_wait_ns(&u->requests, now_ns), shape_wait_ns(&u->bytes, now_ns));
+    wait_ns = MAX(wait_ns, origin_pause_ms(u->origin, now_ns / 1000000) * 1000000);
     return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
 }
 
@@ -254,8 +255,8 @@ bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bo
     uint64_t now = sys_mono_ms(), random;
     sys->random(&random, sizeof(random));
     bool budget_left = retry_budget_take(&u->budget);
-    int64_t wait_ms =
-        retry_delay_ms(r, code, now, r->started_ms + u->bucket->p.retry_time, budget_left, random);
+    int64_t wait_ms = retry_delay_ms(r, code, now, r->started_ms + u->bucket->p.retry_time,
+                                     origin_pause_ms(u->origin, now), budget_left, random);
     if (wait_ms < 0)
         return false;
     metrics_count(METRIC_ORIGIN_RETRIES, u->bucket->name, err_name(code), NULL);

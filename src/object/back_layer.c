@@ -219,7 +219,9 @@ static bool wait_to_ask(const struct change *c, const struct retry *retry, int c
     uint64_t now_ms = sys_mono_ms(), random;
     sys->random(&random, sizeof(random));
     uint64_t until_ms = retry->started_ms + c->upstream->bucket->p.retry_time;
-    int64_t wait_ms = retry_delay_ms(retry, code, now_ms, until_ms, /* budget_left= */ true, random);
+    uint64_t pause_ms = origin_pause_ms(c->upstream->origin, now_ms);
+    int64_t wait_ms =
+        retry_delay_ms(retry, code, now_ms, until_ms, pause_ms, /* budget_left= */ true, random);
     if (wait_ms < 0)
         return false;
     for (int64_t left_ms = wait_ms; left_ms > 0 && !is_given_up(c); left_ms -= WAIT_MS)

@@ -101,6 +101,47 @@ static void test_budget_bounds_the_retries_of_an_outage(void **state)
     clock_sys_stop();
 }
 
+static void busy_for_five_seconds(struct script *s, enum script_op op, unsigned nth,
+                                  const struct origin_get *g, struct script_fate *fate)
+{
+    (void)op, (void)g;
+    if (nth == 1) {
+        origin_pause(&s->origin, 5000);
+        fate->error = ERR_ORIGIN_BUSY;
+    } else if (origin_pause_ms(&s->origin, sys_mono_ms()) > 0) {
+        fail_msg("asked while it wanted no request");
+    }
+}
+
+/* An origin that says for how long it wants no request is not asked before, neither again nor by others; who
+ * has less time gives up at once. (Without origin_pause_ms in owed_ns_locked, and in upstream_try_again.) */
+static void test_an_origin_is_not_asked_while_it_pauses(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("retry=20s\n");
+    struct origin_attr attr;
+    script_set(f->script, "k", 10, 1);
+    f->script->fn = busy_for_five_seconds;
+    assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL), 0);
+    assert_int_equal(script_count(f->script, SCRIPT_HEAD), 2);
+    assert_true(clock_sys_slept_ns() >= 5000000000ull);
+    origin_pause(&f->script->origin, 1000);
+    assert_false(upstream_try_enter(f->u, /* ahead= */ false));
+    assert_false(upstream_try_enter_behind(f->u, 0));
+    sys->sleep_ns(1000000000);
+    assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+    upstream_leave(f->u, 0);
+    drop(f);
+    f = make("retry=3s\n");
+    f->script->fn = busy_for_five_seconds;
+    uint64_t before_ns = clock_sys_slept_ns();
+    assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL), ERR_ORIGIN_BUSY);
+    assert_int_equal(clock_sys_slept_ns(), before_ns);
+    drop(f);
+    clock_sys_stop();
+}
+
 static ssize_t no_body(void *arg, void *p, size_t n, uint64_t offset)
 {
     (void)arg, (void)p, (void)n, (void)offset;
@@ -556,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_passing_failure_is_repeated),
         cmocka_unit_test(test_lasting_failure_is_given_up_in_time),
         cmocka_unit_test(test_budget_bounds_the_retries_of_an_outage),
+        cmocka_unit_test(test_an_origin_is_not_asked_while_it_pauses),
         cmocka_unit_test(test_conditional_put_is_not_repeated_blindly),
         cmocka_unit_test(test_removal_with_a_lost_answer_has_happened),
         cmocka_unit_test(test_conditional_removal_with_a_lost_answer_has_happened),

@@ -333,11 +333,12 @@ void object_forget_upstream(struct object_service *s, uint64_t bucket_id)
     replace_upstream(s, bucket_id, NULL);
 }
 
+/* What the bucket has: of its present properties, or of earlier ones until somebody asks. NULL: nothing. */
 static struct upstream *upstream_known(struct object_service *s, const struct bucket *b)
 {
     LOCK_SCOPE(&s->lock);
     struct upstream_slot *slot = *find_slot_locked(s, b->id);
-    return slot && slot->upstream->bucket == b ? upstream_ref(slot->upstream) : NULL;
+    return slot ? upstream_ref(slot->upstream) : NULL;
 }
 
 int object_upstream(struct object_service *s, struct slice bucket, struct upstream **ret, struct err *e)
@@ -346,11 +347,14 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
     int r = bucket_find(s->buckets, bucket, &b, e);
     if (r < 0)
         return r;
-    struct upstream *u = upstream_known(s, b);
+    _cleanup_(upstream_unrefp) struct upstream *known = upstream_known(s, b);
+    struct upstream *u = known && known->bucket == b ? TAKE_PTR(known) : NULL;
     if (!u) {
         r = upstream_open(b, &u, e);
         if (r < 0)
             return err_prefix(e, r, "bucket %s", b->name);
+        if (known && !atomic_load(&b->retired))
+            upstream_succeed(u, known);
         u->layer = &back_layer;
         u->layer_arg = s->back;
         u->unlimited = &s->unlimited;

@@ -212,6 +212,71 @@ static void test_counts_of_quotas_go(void **state)
     assert_false(is_counted);
 }
 
+static struct upstream *upstream_now(struct fixture *f)
+{
+    struct upstream *u = NULL;
+    struct err e = {0};
+    if (object_upstream(f->service, SLICE_LIT("data"), &u, &e) < 0)
+        fail_msg("%s", e.text);
+    return u;
+}
+
+/* What is owed to the limits of a bucket, what was learned of its origin, for how long that wants no request
+ * and who is inside go on while other properties change; bytes that come for who began before are paid for by
+ * all. (Without upstream_succeed a change of any property forgets all of it.) */
+static void test_a_change_forgets_no_debt(void **state)
+{
+    struct fixture *f = *state;
+    set_bucket(f, "limit.origin-bytes=1000\norigin.connections=40\n");
+    struct upstream *before = upstream_now(f);
+    upstream_enter(before);
+    lock_take(&before->places->lock);
+    before->places->concurrency.limit = 7;
+    before->places->concurrency.last_cut_ms = 1;
+    lock_drop(&before->places->lock);
+    set_bucket(f, "retry=5s\n");
+    struct upstream *after = upstream_now(f);
+    assert_ptr_not_equal(before, after);
+    assert_true(after->places->concurrency.limit == 7 && after->places->concurrency.last_cut_ms == 1);
+    assert_int_equal(after->places->running, 1);
+    upstream_leave(before, -ENOENT);
+    assert_true(upstream_has_place(after, /* ahead= */ false));
+    upstream_charge(before, 1000000); /* a thousand seconds */
+    assert_false(upstream_has_place(after, /* ahead= */ false));
+    origin_pause(after->origin, 20000);
+    upstream_unref(before);
+    set_bucket(f, "origin.connections=3\nlimit.origin-bytes=2000\n");
+    before = after;
+    after = upstream_now(f);
+    assert_true(after->places->concurrency.limit == 3 && after->places->concurrency.ceiling == 3);
+    assert_false(upstream_has_place(after, /* ahead= */ false));
+    assert_true(origin_pause_ms(after->origin, 0) > 0);
+    upstream_unref(before);
+    upstream_unref(after);
+}
+
+/* Of another origin nothing is known; the limits are the bucket's, and what is owed to them stays. */
+static void test_another_origin_is_another_but_for_debts(void **state)
+{
+    struct fixture *f = *state;
+    set_bucket(f, "limit.origin-bytes=1000\n");
+    struct upstream *before = upstream_now(f);
+    lock_take(&before->places->lock);
+    before->places->concurrency.limit = 7;
+    lock_drop(&before->places->lock);
+    upstream_charge(before, 1000000);
+    origin_pause(before->origin, 20000);
+    const char *other = arena_printf(f->arena, "%s/other", f->origin);
+    assert_int_equal(mkdir(other, 0755), 0);
+    set_bucket(f, arena_printf(f->arena, "origin=file://%s\n", other));
+    struct upstream *after = upstream_now(f);
+    assert_true(after->places->concurrency.limit > 7);
+    assert_int_equal(origin_pause_ms(after->origin, 0), 0);
+    assert_false(upstream_has_place(after, /* ahead= */ false));
+    upstream_unref(before);
+    upstream_unref(after);
+}
+
 /* When a quota is lowered what was not read for longest goes, and nothing else. */
 static void test_a_lowered_quota_drops_the_oldest(void **state)
 {
@@ -580,6 +645,8 @@ int main(void)
         TEST(test_a_scan_does_not_empty_a_quota),
         TEST(test_a_quota_that_comes_back),
         TEST(test_counts_of_quotas_go),
+        TEST(test_a_change_forgets_no_debt),
+        TEST(test_another_origin_is_another_but_for_debts),
         CLOCKED(test_a_lowered_quota_drops_the_oldest),
         CLOCKED(test_a_quota_gives_up_a_tenth),
         CLOCKED(test_a_quota_makes_room_for_large_ones),

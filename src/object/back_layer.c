@@ -366,12 +366,12 @@ int back_write(struct back *b, const struct bucket *bucket, struct hard *h, stru
     if (r != -ENOSPC)
         return r;
     if (!bucket)
-        return back_no_room(piece.n, e);
+        return back_no_room(b, piece.n, e);
     (void)atomic_fetch_add(&b->hungry, 1);
     while (r == -ENOSPC && !(cancel && atomic_load(cancel)) && back_wait_freed(b, until_ms))
         r = hard_write(h, piece.p, piece.n, at, e);
     (void)atomic_fetch_sub(&b->hungry, 1);
-    return r == -ENOSPC ? back_no_room(piece.n, e) : r;
+    return r == -ENOSPC ? back_no_room(b, piece.n, e) : r;
 }
 
 /* Writes and hashes the body, by two pieces in turn: one is written and hashed while the next one comes. md5

@@ -95,6 +95,7 @@ struct object_service {
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
     /* The node stops: what origins do not answer, and then all that is under way there, is given up. */
+    struct quit_crowd crowd; /* threads of the front that read, and wait */
     atomic_bool stopping_soon, stopping;
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;

@@ -271,6 +271,12 @@ void upstream_charge(struct upstream *u, uint64_t bytes)
     shape_charge(&u->places->bytes, (int64_t)bytes, sys->mono_ns());
 }
 
+void upstream_charge_request(struct upstream *u)
+{
+    LOCK_SCOPE(&u->places->lock);
+    shape_charge(&u->places->requests, 1, sys->mono_ns());
+}
+
 void upstream_unlimit(struct upstream *u)
 {
     LOCK_SCOPE(&u->places->lock);

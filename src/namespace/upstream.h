@@ -69,6 +69,8 @@ DEFINE_CLEANUP(struct upstream, upstream_unref)
 /* So many bytes of objects came from the origin: the next request waits until the bucket's limit allows it.
  */
 void upstream_charge(struct upstream *u, uint64_t bytes);
+/* Who has a place asks once more: the next one waits until the bucket's limit allows it. */
+void upstream_charge_request(struct upstream *u);
 /* The bucket's limits end, also for those who wait: the node stops. */
 void upstream_unlimit(struct upstream *u);
 /* Whether what this thread does here is given up, or the node stops: nothing is tried again (base/quit.h). */

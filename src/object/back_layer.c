@@ -179,6 +179,7 @@ struct change {
     struct buf old_value;
     struct arena *arena;
     atomic_bool *cancel; /* may be NULL */
+    bool pays;           /* nobody has paid yet for asking the origin */
     bool asked;          /* the origin was asked: `there` or not */
     bool there;
     struct origin_attr found;
@@ -235,6 +236,8 @@ static int ask_again(struct change *c, struct err *e)
     bool patient = !back_is_silent(c->back, c->entry);
     int r;
     for (;; retry.attempt++) {
+        if (c->pays && !upstream_enter_slowly(c->upstream, c->cancel))
+            return err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
         r = ask(c->upstream, back_key(c->entry), c->arena, &c->found, e);
         if (!retry_is_transient(r) || !patient || !wait_to_ask(c, &retry, r))
             break;
@@ -529,6 +532,7 @@ static int put_record(struct back *b, struct upstream *u, const struct origin_pu
         rec.location = slice_of(location, sizeof(location));
     }
     int r = change_begin(&c, b, u, p->key, p->cancel, e);
+    c.pays = u->bucket->p.write == BUCKET_WRITE_BACK; /* upstream_put takes no place then */
     if (r == 0)
         r = check_conditions(&c, p->if_match, p->if_none_match, e);
     if (r == 0)

@@ -441,6 +441,37 @@ static void test_waits_for_room_end_with_the_node(void **state)
     fixture_free(f);
 }
 
+/* Until when the limit of requests is taken. */
+static uint64_t owed_until_ns(struct fixture *f)
+{
+    struct upstream *u = NULL;
+    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
+    lock_take(&u->places->lock);
+    uint64_t until_ns = u->places->requests.free_at_ns;
+    lock_drop(&u->places->lock);
+    upstream_unref(u);
+    return until_ns;
+}
+
+/* What a write asks the origin, and what its way there asks beside the request that has a place, is paid for
+ * with limit.origin-requests, too. (Without `pays` in back_layer.c nothing is; without asked() in back_send.c
+ * a look and a removal are one request.) */
+static void test_questions_are_paid_for(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\nlimit.origin-requests=1\n");
+    assert_int_equal(put_file(f, "k", 'a'), 0);
+    assert_true(owed_until_ns(f) > 0);
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'a');
+    assert_int_equal(remove_key(f, "k"), 0);
+    uint64_t before_ns = owed_until_ns(f);
+    flush(f); /* looks, and removes */
+    assert_true(owed_until_ns(f) >= before_ns + 2000000000ull);
+    fixture_free(f);
+}
+
 /* A writer that has gone on after its fsync: the origin gets nothing that was not acknowledged, and status
  * says why. */
 static void test_a_file_that_is_written_on_is_not_sent(void **state)
@@ -935,6 +966,7 @@ int main(void)
         cmocka_unit_test(test_a_file_that_was_emptied),
         cmocka_unit_test(test_room_of_what_is_not_in_the_origin),
         cmocka_unit_test(test_waits_for_room_end_with_the_node),
+        cmocka_unit_test(test_questions_are_paid_for),
         cmocka_unit_test(test_a_file_that_is_written_on_is_not_sent),
         cmocka_unit_test(test_a_file_that_is_written_on_while_it_is_copied),
         cmocka_unit_test(test_a_file_that_is_written_on_and_renamed),

@@ -14,13 +14,63 @@ static bool is_set(const atomic_bool *flag)
     return flag && atomic_load(flag);
 }
 
+/* ---- crowds ---- */
+
+enum { TURN_NEW, TURN_LONG, TURN_REFUSED };
+
+/* One more of those that have waited for long; false: there are as many as may be. */
+static bool crowd_enter(struct quit_crowd *c)
+{
+    unsigned n = atomic_load(&c->n);
+    while (n < c->most)
+        if (atomic_compare_exchange_weak(&c->n, &n, n + 1))
+            return true;
+    return false;
+}
+
+void quit_turn_begin(struct quit_turn *t, struct quit_crowd *crowd)
+{
+    t->crowd = crowd;
+    atomic_init(&t->since_ms, 0);
+    atomic_init(&t->state, TURN_NEW);
+}
+
+bool quit_turn_end(struct quit_turn *t)
+{
+    int state = atomic_load(&t->state);
+    if (state == TURN_LONG)
+        (void)atomic_fetch_sub(&t->crowd->n, 1);
+    return state == TURN_REFUSED;
+}
+
+/* By whoever waits, perhaps several threads for one turn. */
+static bool is_refused(struct quit_turn *t)
+{
+    uint64_t now_ms = sys_mono_ms(), since_ms = 0;
+    int state = atomic_load(&t->state), was = TURN_NEW;
+    if (state != TURN_NEW || t->crowd->most == 0)
+        return state == TURN_REFUSED;
+    if (atomic_compare_exchange_strong(&t->since_ms, &since_ms, now_ms))
+        since_ms = now_ms;
+    uint64_t waited_ms = now_ms - MIN(now_ms, since_ms);
+    bool full = atomic_load(&t->crowd->n) >= t->crowd->most;
+    if (waited_ms < (full ? QUIT_CROWDED_MS : QUIT_LONG_MS))
+        return false;
+    bool stays = !full && crowd_enter(t->crowd);
+    if (!atomic_compare_exchange_strong(&t->state, &was, stays ? TURN_LONG : TURN_REFUSED) && stays)
+        (void)atomic_fetch_sub(&t->crowd->n, 1); /* another thread has said so */
+    return atomic_load(&t->state) == TURN_REFUSED;
+}
+
+/* ---- scopes ---- */
+
 enum quit_level quit_level(void)
 {
     enum quit_level level = QUIT_NO;
     for (const struct quit *q = here; q; q = q->outer) {
         if (q->tidy_until_ms > 0 && sys_mono_ms() < q->tidy_until_ms)
             return QUIT_NO;
-        if (is_set(q->now))
+        if (is_set(q->now) || (q->turn && is_refused(q->turn)))
             level = QUIT_NOW;
         else if (is_set(q->soon))
             level = MAX(level, QUIT_SOON);

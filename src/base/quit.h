@@ -19,6 +19,8 @@
 #define QUIT_LOOK_MS    100
 #define QUIT_SILENCE_MS 3000
 #define QUIT_TIDY_MS    2000
+#define QUIT_LONG_MS    3000 /* who has waited for so long waits for something that may never come */
+#define QUIT_CROWDED_MS 500  /* and for so long those wait for whom it is full */
 
 enum quit_level {
     QUIT_NO,
@@ -26,10 +28,26 @@ enum quit_level {
     QUIT_NOW,
 };
 
+/* Threads of one kind that wait: no more than `most` of them for long, so that the others are there for what
+ * need not wait. Those beyond are given up: after QUIT_LONG_MS, and, when it is full, after QUIT_CROWDED_MS.
+ */
+struct quit_crowd {
+    unsigned most; /* 0: any number */
+    atomic_uint n; /* that have waited for long */
+};
+
+/* One thing that a thread of a crowd does, from quit_turn_begin to quit_turn_end. */
+struct quit_turn {
+    struct quit_crowd *crowd;
+    _Atomic uint64_t since_ms; /* when it was first seen to wait, monotonic; 0: not yet */
+    atomic_int state;
+};
+
 /* A scope. Flags may be NULL; what they point to outlives it. */
 struct quit {
     const struct quit *outer;
     const atomic_bool *soon, *now;
+    struct quit_turn *turn;
     uint64_t tidy_until_ms; /* monotonic: until then nothing counts; 0: not one to tidy up in */
 };
 
@@ -47,6 +65,11 @@ uint64_t quit_patience_ms(uint64_t timeout_ms);
 void quit_enter(struct quit *q);
 void quit_enter_tidy(struct quit *q);
 void quit_leave(struct quit *q);
+
+/* `crowd` outlives it. The turn is then put into a scope. */
+void quit_turn_begin(struct quit_turn *t, struct quit_crowd *crowd);
+/* After the scope was left. Whether it was given up for others. */
+bool quit_turn_end(struct quit_turn *t);
 
 /* The innermost scope, or NULL; and one, with those around it, in its place: gives the former. */
 const struct quit *quit_here(void);

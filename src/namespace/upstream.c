@@ -8,7 +8,9 @@
  * Who looks is known by its waiting, or by its having been refused a moment ago: fills ask again and again.
  *  3. A request that is not idempotent (a conditional PUT) is repeated only when the origin said that it did
  * nothing.
- *  4. Who is given up, or whose node stops (base/quit.h), waits for no place and tries nothing again: what he
+ *  4. Upstreams that follow one another at a bucket share one `places` while the origin is the same, so that
+ * 1 and 2 hold, and limits are owed to, over all of them.
+ *  5. Who is given up, or whose node stops (base/quit.h), waits for no place and tries nothing again: what he
  * asks then ends at once, or soon.
  */
 #include "namespace/upstream.h"
@@ -28,6 +30,69 @@
 #define LOOK_AGAIN_NS       ((uint64_t)1000000000)
 #define HEAD_ARENA_BYTES    (64 * KIB)
 #define PUT_ARENA_BYTES     (8 * MIB) /* of one try: ETags of the parts of a multipart upload */
+
+static struct upstream_places *places_new(const struct bucket *b)
+{
+    struct upstream_places *p = calloc(1, sizeof(*p));
+    assert(p);
+    double ceiling = (double)b->p.origin_options.connections;
+    atomic_init(&p->refs, 1);
+    retry_budget_init(&p->budget, RETRY_BUDGET_TOKENS);
+    lock_init(&p->lock, LOCK_ORIGIN);
+    cond_init(&p->room);
+    concurrency_init(&p->concurrency, MIN(CONCURRENCY_START, ceiling), MIN(CONCURRENCY_FLOOR, ceiling),
+                     ceiling);
+    p->requests.per_s = b->p.origin_requests;
+    p->bytes.per_s = b->p.origin_bytes;
+    return p;
+}
+
+static void places_unref(struct upstream_places *p)
+{
+    if (atomic_fetch_sub(&p->refs, 1) != 1)
+        return;
+    assert(p->running == 0);
+    cond_fini(&p->room);
+    lock_fini(&p->lock);
+    free(p);
+}
+
+/* What the bucket says now. */
+static void places_set_locked(struct upstream_places *p, const struct bucket *b)
+{
+    struct concurrency *c = &p->concurrency;
+    uint64_t now_ns = sys->mono_ns();
+    lock_assert_held(&p->lock);
+    c->ceiling = (double)b->p.origin_options.connections;
+    c->floor = MIN(CONCURRENCY_FLOOR, c->ceiling);
+    c->limit = MIN(MAX(c->limit, c->floor), c->ceiling);
+    shape_limit_set(&p->requests, b->p.origin_requests, now_ns);
+    shape_limit_set(&p->bytes, b->p.origin_bytes, now_ns);
+}
+
+void upstream_succeed(struct upstream *u, struct upstream *before)
+{
+    struct upstream_places *was = before->places, *own = u->places;
+    bool same = bucket_same_origin(u->bucket, before->bucket);
+    lock_take(&was->lock);
+    if (same) {
+        (void)atomic_fetch_add(&was->refs, 1);
+        u->places = was;
+    } else {
+        own->requests = was->requests;
+        own->bytes = was->bytes;
+    }
+    if (same)
+        places_set_locked(was, u->bucket);
+    lock_drop(&was->lock);
+    if (same) {
+        places_unref(own);
+        origin_pause(u->origin, origin_pause_ms(before->origin, sys_mono_ms()));
+        return;
+    }
+    LOCK_SCOPE(&own->lock);
+    places_set_locked(own, u->bucket);
+}
 
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
 {
@@ -53,14 +118,7 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
     atomic_init(&u->refs, 1);
     u->bucket = bucket_ref(b);
     u->origin = o;
-    retry_budget_init(&u->budget, RETRY_BUDGET_TOKENS);
-    lock_init(&u->lock, LOCK_ORIGIN);
-    cond_init(&u->room);
-    double ceiling = (double)b->p.origin_options.connections;
-    concurrency_init(&u->concurrency, MIN(CONCURRENCY_START, ceiling), MIN(CONCURRENCY_FLOOR, ceiling),
-                     ceiling);
-    u->requests.per_s = b->p.origin_requests;
-    u->bytes.per_s = b->p.origin_bytes;
+    u->places = places_new(b);
     *ret = u;
     return 0;
 }
@@ -79,11 +137,9 @@ void upstream_unref(struct upstream *u)
     assert(u->magic == UPSTREAM_MAGIC);
     if (atomic_fetch_sub(&u->refs, 1) != 1)
         return;
-    assert(u->running == 0);
+    places_unref(u->places);
     origin_close(u->origin);
     bucket_unref(u->bucket);
-    cond_fini(&u->room);
-    lock_fini(&u->lock);
     u->magic = 0;
     free(u);
 }
@@ -91,15 +147,17 @@ void upstream_unref(struct upstream *u)
 /* Places that read-ahead leaves free; none where there is only one. Who waits gets the next ones. */
 static unsigned spare_locked(const struct upstream *u)
 {
-    unsigned most = u->waiting > 0 ? SPARE_MAX : 1;
-    unsigned share = MIN((unsigned)(u->concurrency.limit / SPARE_SHARE), most);
-    return u->concurrency.limit < 2 ? 0 : MAX(share, 1u);
+    unsigned most = u->places->waiting > 0 ? SPARE_MAX : 1;
+    unsigned share = MIN((unsigned)(u->places->concurrency.limit / SPARE_SHARE), most);
+    return u->places->concurrency.limit < 2 ? 0 : MAX(share, 1u);
 }
 
-/* For how long the bucket's limits owe something. */
+/* For how long the bucket's limits owe something, or the origin wants no request. */
 static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
 {
-    uint64_t wait_ns = MAX(shape_wait_ns(&u->requests, now_ns), shape_wait_ns(&u->bytes, now_ns));
+    uint64_t wait_ns =
+        MAX(shape_wait_ns(&u->places->requests, now_ns), shape_wait_ns(&u->places->bytes, now_ns));
+    wait_ns = MAX(wait_ns, origin_pause_ms(u->origin, now_ns / 1000000) * 1000000);
     return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
 }
 
@@ -109,7 +167,7 @@ static bool has_place_locked(const struct upstream *u, unsigned spare, uint64_t 
 {
     uint64_t wait_ns = owed_ns_locked(u, now_ns);
     *ret_wait_ns = wait_ns > 0 ? MIN(wait_ns, LOOK_AGAIN_NS) : LOOK_AGAIN_NS;
-    return wait_ns == 0 && (double)(u->running + spare) + 1.0 <= u->concurrency.limit;
+    return wait_ns == 0 && (double)(u->places->running + spare) + 1.0 <= u->places->concurrency.limit;
 }
 
 /* Takes it. */
@@ -118,8 +176,8 @@ static bool enter_locked(struct upstream *u, unsigned spare, uint64_t *ret_wait_
     uint64_t now_ns = sys->mono_ns();
     if (!has_place_locked(u, spare, now_ns, ret_wait_ns))
         return false;
-    u->running++;
-    shape_charge(&u->requests, 1, now_ns);
+    u->places->running++;
+    shape_charge(&u->places->requests, 1, now_ns);
     return true;
 }
 
@@ -133,12 +191,13 @@ void upstream_enter(struct upstream *u)
 {
     uint64_t wait_ns;
     bool entered;
-    LOCK_SCOPE(&u->lock);
-    u->waiting++;
+    LOCK_SCOPE(&u->places->lock);
+    u->places->waiting++;
     while (!(entered = enter_locked(u, /* spare= */ 0, &wait_ns)) && !upstream_is_quitting(u))
-        (void)cond_wait_for(&u->room, &u->lock, MIN(wait_ns, (uint64_t)QUIT_LOOK_MS * 1000000));
-    u->running += !entered;
-    u->waiting--;
+        (void)cond_wait_for(&u->places->room, &u->places->lock,
+                            MIN(wait_ns, (uint64_t)QUIT_LOOK_MS * 1000000));
+    u->places->running += !entered;
+    u->places->waiting--;
 }
 
 static bool is_cancelled(const atomic_bool *cancel)
@@ -148,94 +207,104 @@ static bool is_cancelled(const atomic_bool *cancel)
 
 bool upstream_enter_slowly(struct upstream *u, const atomic_bool *cancel)
 {
-    LOCK_SCOPE(&u->lock);
+    LOCK_SCOPE(&u->places->lock);
     uint64_t wait_ns = owed_ns_locked(u, sys->mono_ns());
     for (; wait_ns > 0 && !is_cancelled(cancel) && !upstream_is_quitting(u);
          wait_ns = owed_ns_locked(u, sys->mono_ns()))
-        (void)cond_wait_for(&u->room, &u->lock, MIN(wait_ns, (uint64_t)QUIT_LOOK_MS * 1000000));
+        (void)cond_wait_for(&u->places->room, &u->places->lock,
+                            MIN(wait_ns, (uint64_t)QUIT_LOOK_MS * 1000000));
     if (wait_ns > 0 && is_cancelled(cancel))
         return false;
-    shape_charge(&u->requests, 1, sys->mono_ns());
+    shape_charge(&u->places->requests, 1, sys->mono_ns());
     return true;
 }
 
 static bool note_wanted_locked(struct upstream *u, bool has_place)
 {
-    u->wanted_ns = has_place ? u->wanted_ns : sys->mono_ns();
+    u->places->wanted_ns = has_place ? u->places->wanted_ns : sys->mono_ns();
     return has_place;
 }
 
 bool upstream_try_enter(struct upstream *u, bool ahead)
 {
     uint64_t wait_ns;
-    LOCK_SCOPE(&u->lock);
+    LOCK_SCOPE(&u->places->lock);
     return note_wanted_locked(u, enter_locked(u, ahead ? spare_locked(u) : 0, &wait_ns));
 }
 
 bool upstream_has_place(struct upstream *u, bool ahead)
 {
     uint64_t wait_ns;
-    LOCK_SCOPE(&u->lock);
+    LOCK_SCOPE(&u->places->lock);
     return note_wanted_locked(u, has_place_locked(u, ahead ? spare_locked(u) : 0, sys->mono_ns(), &wait_ns));
 }
 
 bool upstream_try_enter_behind(struct upstream *u, uint64_t waited_ns)
 {
     uint64_t wait_ns;
-    LOCK_SCOPE(&u->lock);
-    bool wanted = u->waiting > 0 || (u->wanted_ns > 0 && sys->mono_ns() - u->wanted_ns < WANTED_NS);
-    bool felt = u->requests.per_s > 0 || u->bytes.per_s > 0 || u->concurrency.limit < PLACES_FEW;
-    if (wanted && (u->behind > 0 || (felt && waited_ns < UPSTREAM_BEHIND_NS)))
+    LOCK_SCOPE(&u->places->lock);
+    bool wanted = u->places->waiting > 0 ||
+                  (u->places->wanted_ns > 0 && sys->mono_ns() - u->places->wanted_ns < WANTED_NS);
+    bool felt = u->places->requests.per_s > 0 || u->places->bytes.per_s > 0 ||
+                u->places->concurrency.limit < PLACES_FEW;
+    if (wanted && (u->places->behind > 0 || (felt && waited_ns < UPSTREAM_BEHIND_NS)))
         return false;
-    unsigned half = wanted || u->concurrency.limit < 2 ? 0 : (unsigned)(u->concurrency.limit / 2);
+    unsigned half =
+        wanted || u->places->concurrency.limit < 2 ? 0 : (unsigned)(u->places->concurrency.limit / 2);
     bool entered = enter_locked(u, half, &wait_ns);
-    u->behind += entered;
+    u->places->behind += entered;
     return entered;
 }
 
 void upstream_leave_behind(struct upstream *u, int result)
 {
-    lock_take(&u->lock);
-    assert(u->behind > 0);
-    u->behind--;
-    lock_drop(&u->lock);
+    lock_take(&u->places->lock);
+    assert(u->places->behind > 0);
+    u->places->behind--;
+    lock_drop(&u->places->lock);
     upstream_leave(u, result);
 }
 
 void upstream_charge(struct upstream *u, uint64_t bytes)
 {
-    LOCK_SCOPE(&u->lock);
-    shape_charge(&u->bytes, (int64_t)bytes, sys->mono_ns());
+    LOCK_SCOPE(&u->places->lock);
+    shape_charge(&u->places->bytes, (int64_t)bytes, sys->mono_ns());
+}
+
+void upstream_charge_request(struct upstream *u)
+{
+    LOCK_SCOPE(&u->places->lock);
+    shape_charge(&u->places->requests, 1, sys->mono_ns());
 }
 
 void upstream_unlimit(struct upstream *u)
 {
-    LOCK_SCOPE(&u->lock);
-    u->requests.per_s = u->bytes.per_s = 0;
-    cond_broadcast(&u->room);
+    LOCK_SCOPE(&u->places->lock);
+    u->places->requests.per_s = u->places->bytes.per_s = 0;
+    cond_broadcast(&u->places->room);
 }
 
 void upstream_leave(struct upstream *u, int result)
 {
     if (result == 0)
-        retry_budget_earn(&u->budget);
-    LOCK_SCOPE(&u->lock);
-    assert(u->running > 0);
-    u->running--;
+        retry_budget_earn(&u->places->budget);
+    LOCK_SCOPE(&u->places->lock);
+    assert(u->places->running > 0);
+    u->places->running--;
     if (result == 0)
-        concurrency_on_success(&u->concurrency);
+        concurrency_on_success(&u->places->concurrency);
     else if (retry_is_transient(result))
-        concurrency_on_failure(&u->concurrency, result, sys_mono_ms());
-    cond_broadcast(&u->room);
+        concurrency_on_failure(&u->places->concurrency, result, sys_mono_ms());
+    cond_broadcast(&u->places->room);
 }
 
 void upstream_step_back(struct upstream *u)
 {
-    LOCK_SCOPE(&u->lock);
-    assert(u->running > 0);
-    u->running--;
-    shape_charge(&u->requests, -1, sys->mono_ns());
-    cond_broadcast(&u->room);
+    LOCK_SCOPE(&u->places->lock);
+    assert(u->places->running > 0);
+    u->places->running--;
+    shape_charge(&u->places->requests, -1, sys->mono_ns());
+    cond_broadcast(&u->places->room);
 }
 
 static void sleep_ms(const struct upstream *u, uint64_t ms, atomic_bool *cancel)
@@ -253,9 +322,9 @@ bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bo
         return false;
     uint64_t now = sys_mono_ms(), random;
     sys->random(&random, sizeof(random));
-    bool budget_left = retry_budget_take(&u->budget);
-    int64_t wait_ms =
-        retry_delay_ms(r, code, now, r->started_ms + u->bucket->p.retry_time, budget_left, random);
+    bool budget_left = retry_budget_take(&u->places->budget);
+    int64_t wait_ms = retry_delay_ms(r, code, now, r->started_ms + u->bucket->p.retry_time,
+                                     origin_pause_ms(u->origin, now), budget_left, random);
     if (wait_ms < 0)
         return false;
     metrics_count(METRIC_ORIGIN_RETRIES, u->bucket->name, err_name(code), NULL);

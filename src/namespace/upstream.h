@@ -30,16 +30,9 @@ struct upstream_layer {
                     struct arena *a, struct origin_attr *ret, struct err *e);
 };
 
-struct upstream {
-    uint32_t magic;
+/* What is known of the origin and owed to the bucket's limits; upstreams that follow one another share it. */
+struct upstream_places {
     _Atomic uint32_t refs;
-    struct bucket *bucket;
-    struct origin *origin;
-    const struct upstream_layer *layer; /* NULL: none. Set before others have the upstream */
-    void *layer_arg;
-    const atomic_bool *unlimited; /* says that the limits have ended; NULL: they do not. Set as `layer` is */
-    /* Series that reading counts in, looked up once each: by whom it is read, and how. */
-    _Atomic(struct metric_series *) opens[UPSTREAM_VIAS][UPSTREAM_OPENS], read_bytes[UPSTREAM_VIAS][2];
     struct retry_budget budget;
     struct lock lock; /* covers what follows */
     struct cond room;
@@ -51,8 +44,24 @@ struct upstream {
     struct shape_limit requests, bytes; /* limit.origin-requests, limit.origin-bytes of the bucket */
 };
 
+struct upstream {
+    uint32_t magic;
+    _Atomic uint32_t refs;
+    struct bucket *bucket;
+    struct origin *origin;
+    const struct upstream_layer *layer; /* NULL: none. Set before others have the upstream */
+    void *layer_arg;
+    const atomic_bool *unlimited; /* says that the limits have ended; NULL: they do not. Set as `layer` is */
+    /* Series that reading counts in, looked up once each: by whom it is read, and how. */
+    _Atomic(struct metric_series *) opens[UPSTREAM_VIAS][UPSTREAM_OPENS], read_bytes[UPSTREAM_VIAS][2];
+    struct upstream_places *places;
+};
+
 /* Opens the origin of a mirror bucket; counted. ERR_NOT_IMPLEMENTED for a bucket without origin. */
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e);
+/* `u`, which nobody else has yet, follows one of the same bucket's earlier properties: what is owed to its
+ * limits goes on being owed, and while it is the same origin all that is known of that, and who is inside. */
+void upstream_succeed(struct upstream *u, struct upstream *before);
 struct upstream *upstream_ref(struct upstream *u);
 void upstream_unref(struct upstream *u);
 DEFINE_CLEANUP(struct upstream, upstream_unref)
@@ -60,6 +69,8 @@ DEFINE_CLEANUP(struct upstream, upstream_unref)
 /* So many bytes of objects came from the origin: the next request waits until the bucket's limit allows it.
  */
 void upstream_charge(struct upstream *u, uint64_t bytes);
+/* Who has a place asks once more: the next one waits until the bucket's limit allows it. */
+void upstream_charge_request(struct upstream *u);
 /* The bucket's limits end, also for those who wait: the node stops. */
 void upstream_unlimit(struct upstream *u);
 /* Whether what this thread does here is given up, or the node stops: nothing is tried again (base/quit.h). */

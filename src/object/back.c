@@ -323,10 +323,26 @@ static uint64_t watermark(struct back *b)
     return all / 100 * BACK_WATERMARK;
 }
 
-/* Nobody waits any more for what is sent. */
+static bool is_stopping(const struct back *b)
+{
+    const struct object_service *s = b->service;
+    return atomic_load(&b->stop) || atomic_load(&s->stopping) || atomic_load(&s->stopping_soon);
+}
+
+/* Nobody waits any more for what is sent: the node is told to stop, or who waits is given up. */
 static bool is_over(const struct back *b)
 {
-    return atomic_load(&b->stop) || atomic_load(&b->service->stopping) || quit_is_now();
+    return is_stopping(b) || quit_level() != QUIT_NO;
+}
+
+/* Why a wait for room ended before its time: 0 when it did not. */
+static int say_over(const struct back *b, struct err *e)
+{
+    if (is_stopping(b))
+        return err_set(e, ERR_CLOSED,
+                       "the node is stopping, and this waited for room that writes take which are not in the "
+                       "origin yet: try again when it has started");
+    return is_over(b) ? err_set(e, -ECANCELED, "given up while it waited for room") : 0;
 }
 
 bool back_begin_wait(struct back *b, bool may_refuse)
@@ -364,8 +380,9 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
         back_end_wait(b);
     uint64_t bytes = b->bytes;
     lock_drop(&b->lock);
-    if (room)
-        return 0;
+    int r = room ? 0 : say_over(b, e);
+    if (room || r < 0)
+        return r;
     return err_set(e, -ENOSPC,
                    "%" PRIu64 " objects of %" PRIu64 " bytes are not in the origin yet, at most %" PRIu64
                    " bytes may be: see `forebay status`",
@@ -396,8 +413,11 @@ bool back_is_hungry(const struct back *b)
     return atomic_load(&b->hungry) > 0;
 }
 
-int back_no_room(uint64_t size_bytes, struct err *e)
+int back_no_room(struct back *b, uint64_t size_bytes, struct err *e)
 {
+    int r = say_over(b, e);
+    if (r < 0)
+        return r;
     return err_set(e, -ENOSPC,
                    "the disks of the cache have no room for a write of %" PRIu64
                    " bytes: what they hold is pinned, kept for a bucket, in use, or not in the origin yet "
@@ -413,12 +433,14 @@ int back_wait_record(struct back *b, const struct bucket *bucket, struct slice k
         struct back_entry *x = find_locked(b, bucket->id, key);
         if ((x && x->recorded) || atomic_load(&b->n) < BACK_KEYS_MAX)
             return 0;
-        if (is_over(b) || sys_mono_ms() >= until_ms)
-            return err_set(e, -ENOSPC,
-                           "%" PRIu64
-                           " writes and removals are not in the origin yet, at most %d may be: see "
-                           "`forebay status`",
-                           atomic_load(&b->n), BACK_KEYS_MAX);
+        int r = say_over(b, e);
+        if (r < 0 || sys_mono_ms() >= until_ms)
+            return r < 0 ? r
+                         : err_set(e, -ENOSPC,
+                                   "%" PRIu64
+                                   " writes and removals are not in the origin yet, at most %d may be: see "
+                                   "`forebay status`",
+                                   atomic_load(&b->n), BACK_KEYS_MAX);
         hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }

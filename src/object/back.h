@@ -191,7 +191,7 @@ bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struc
 extern const struct upstream_layer back_layer;
 
 /* Waits until so many bytes more may be acknowledged: at most the bucket's `retry`, then -ENOSPC. At once
- * where back_begin_wait says so. */
+ * where back_begin_wait says so. ERR_CLOSED as soon as the node is told to stop. */
 int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, bool may_refuse,
                    struct err *e);
 /* A thread of a front is about to wait for room. False: as many do already as may wait for the gate, and this
@@ -208,8 +208,8 @@ bool back_is_hungry(const struct back *b);
  * not at all. */
 int back_write(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece, uint64_t at,
                atomic_bool *cancel, struct err *e);
-/* -ENOSPC, in words that name no file. */
-int back_no_room(uint64_t size_bytes, struct err *e);
+/* -ENOSPC, in words that name no file; ERR_CLOSED when the node is stopping, so that nobody waited. */
+int back_no_room(struct back *b, uint64_t size_bytes, struct err *e);
 /* The same for a removal, which takes a record and no bytes; a key that has one is let through. */
 int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 /* What below a prefix is not in the origin; bucket_id 0: of all buckets. */

@@ -60,10 +60,10 @@ void back_cache(struct back *b, const struct bucket *bucket, struct slice key, c
     object_opening_enter(o, &opening);
     uint64_t seen = mirror_generation(o->mirror, bucket, key);
     bool wanted = bucket_keep(bucket, key) != RULE_KEEP_NEVER && is_current(b, bucket, key, r) &&
-                  store_find(o->config.store, buf_view(&k), &there) == -ENOENT &&
-                  quota_admit(o, bucket, key, r->size_bytes);
+                  store_find(o->config.store, buf_view(&k), &there) == -ENOENT;
     if (wanted && object_making_begin(o, &opening, seen)) {
-        publish(o, &opening, r, h, sums, &e);
+        if (quota_admit(o, bucket, key, r->size_bytes))
+            publish(o, &opening, r, h, sums, &e);
         object_making_end(o, &opening);
     }
     object_opening_leave(o, &opening);

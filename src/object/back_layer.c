@@ -179,6 +179,7 @@ struct change {
     struct buf old_value;
     struct arena *arena;
     atomic_bool *cancel; /* may be NULL */
+    bool pays;           /* nobody has paid yet for asking the origin */
     bool asked;          /* the origin was asked: `there` or not */
     bool there;
     struct origin_attr found;
@@ -219,7 +220,9 @@ static bool wait_to_ask(const struct change *c, const struct retry *retry, int c
     uint64_t now_ms = sys_mono_ms(), random;
     sys->random(&random, sizeof(random));
     uint64_t until_ms = retry->started_ms + c->upstream->bucket->p.retry_time;
-    int64_t wait_ms = retry_delay_ms(retry, code, now_ms, until_ms, /* budget_left= */ true, random);
+    uint64_t pause_ms = origin_pause_ms(c->upstream->origin, now_ms);
+    int64_t wait_ms =
+        retry_delay_ms(retry, code, now_ms, until_ms, pause_ms, /* budget_left= */ true, random);
     if (wait_ms < 0)
         return false;
     for (int64_t left_ms = wait_ms; left_ms > 0 && !is_given_up(c); left_ms -= WAIT_MS)
@@ -233,6 +236,8 @@ static int ask_again(struct change *c, struct err *e)
     bool patient = !back_is_silent(c->back, c->entry);
     int r;
     for (;; retry.attempt++) {
+        if (c->pays && !upstream_enter_slowly(c->upstream, c->cancel))
+            return err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
         r = ask(c->upstream, back_key(c->entry), c->arena, &c->found, e);
         if (!retry_is_transient(r) || !patient || !wait_to_ask(c, &retry, r))
             break;
@@ -364,12 +369,12 @@ int back_write(struct back *b, const struct bucket *bucket, struct hard *h, stru
     if (r != -ENOSPC)
         return r;
     if (!bucket)
-        return back_no_room(piece.n, e);
+        return back_no_room(b, piece.n, e);
     (void)atomic_fetch_add(&b->hungry, 1);
     while (r == -ENOSPC && !(cancel && atomic_load(cancel)) && back_wait_freed(b, until_ms))
         r = hard_write(h, piece.p, piece.n, at, e);
     (void)atomic_fetch_sub(&b->hungry, 1);
-    return r == -ENOSPC ? back_no_room(piece.n, e) : r;
+    return r == -ENOSPC ? back_no_room(b, piece.n, e) : r;
 }
 
 /* Writes and hashes the body, by two pieces in turn: one is written and hashed while the next one comes. md5
@@ -527,6 +532,7 @@ static int put_record(struct back *b, struct upstream *u, const struct origin_pu
         rec.location = slice_of(location, sizeof(location));
     }
     int r = change_begin(&c, b, u, p->key, p->cancel, e);
+    c.pays = u->bucket->p.write == BUCKET_WRITE_BACK; /* upstream_put takes no place then */
     if (r == 0)
         r = check_conditions(&c, p->if_match, p->if_none_match, e);
     if (r == 0)

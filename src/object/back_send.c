@@ -66,11 +66,20 @@ struct sending {
     struct origin_attr answer; /* of what was sent under the key */
     bool answered;
     bool conflict;
+    unsigned n_asked;
     struct back_entry *entry;
     uint32_t *sums; /* of all blocks, when they were read in this round; else NULL */
 };
 
 /* ---- what the origin has ---- */
+
+/* The origin, which is asked something. The place of this round is paid for as one request. */
+static struct origin *asked(struct sending *s)
+{
+    if (s->n_asked++ > 0)
+        upstream_charge_request(s->upstream);
+    return s->upstream->origin;
+}
 
 struct summer {
     EVP_MD_CTX *md;
@@ -95,7 +104,7 @@ static int read_md5(struct sending *s, const struct origin_attr *now, uint8_t re
     struct summer to = {.md = md};
     struct origin_get g = {.key = s->key, .whole = true, .if_match = now->etag, .cancel = &s->back->stop};
     struct origin_attr attr;
-    int r = origin_get(s->upstream->origin, &g, s->arena, &attr, sum, &to, e);
+    int r = origin_get(asked(s), &g, s->arena, &attr, sum, &to, e);
     if (r == 0 && EVP_DigestFinal_ex(md, ret, NULL) != 1)
         r = -EIO;
     EVP_MD_CTX_free(md);
@@ -204,7 +213,7 @@ static int look(struct sending *s, struct origin_attr *now, enum back_step *ret,
 {
     struct origin_get g = {.key = s->key, .attributes_only = true, .whole = true};
     struct back_found f = {0};
-    int r = origin_get(s->upstream->origin, &g, s->arena, now, no_bytes, NULL, e);
+    int r = origin_get(asked(s), &g, s->arena, now, no_bytes, NULL, e);
     if (r < 0 && r != -ENOENT)
         return r;
     f.exists = r == 0;
@@ -231,7 +240,7 @@ static int bucket_is_there(struct sending *s, struct err *e)
     struct origin_page page;
     if (s->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES)
         return 0;
-    int r = origin_list(s->upstream->origin, &l, s->arena, &page, e);
+    int r = origin_list(asked(s), &l, s->arena, &page, e);
     return r == -ENOENT ? err_set(e, ERR_ORIGIN_SETUP,
                                   "its removal: the origin's bucket is not there, so that nobody knows "
                                   "whether the object is gone")
@@ -432,7 +441,7 @@ static int send_to(struct sending *s, struct slice key, struct slice if_match, b
                            .if_none_match = conditional && if_none_match,
                            .cancel = &s->back->stop};
     struct origin_body body = {.size_bytes = r->size_bytes, .read = back_body_read, .arg = s->hard};
-    return origin_put(s->upstream->origin, &p, &body, s->arena, ret, e);
+    return origin_put(asked(s), &p, &body, s->arena, ret, e);
 }
 
 /* The answer's ETag, asked for where the answer had none. */
@@ -442,7 +451,7 @@ static int complete_answer(struct sending *s, struct err *e)
     if (s->answer.etag.n > 0)
         return 0;
     struct origin_get g = {.key = s->key, .attributes_only = true, .whole = true};
-    return origin_get(s->upstream->origin, &g, s->arena, &s->answer, no_bytes, NULL, e);
+    return origin_get(asked(s), &g, s->arena, &s->answer, no_bytes, NULL, e);
 }
 
 static int send_put(struct sending *s, const struct origin_attr *found, struct slice if_match,
@@ -491,7 +500,7 @@ static int conflict(struct sending *s, struct origin_attr *now, struct err *e)
                      s->upstream->bucket->name, SLICE_ARG(s->key));
         r = s->rec.removal ? 0 : second_copy(s, e);
     } else if (s->rec.removal) {
-        r = removed(s, origin_remove(s->upstream->origin, s->key, SLICE_NULL, e), e);
+        r = removed(s, origin_remove(asked(s), s->key, SLICE_NULL, e), e);
     } else {
         r = send_put(s, now, now->etag, false, e);
     }
@@ -518,7 +527,7 @@ static int looked(struct sending *s, struct err *e)
     struct slice if_match = is_directory(s) ? SLICE_NULL : now.etag;
     if (!s->rec.removal)
         return send_put(s, &now, if_match, now.etag.n == 0, e);
-    r = origin_remove(s->upstream->origin, s->key, if_match, e);
+    r = origin_remove(asked(s), s->key, if_match, e);
     if (r == ERR_PRECONDITION || r == ERR_CONFLICT)
         return -EAGAIN;
     return removed(s, r, e);

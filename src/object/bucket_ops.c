@@ -317,7 +317,6 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
         watch_bucket_changed(s, b->id); /* also after a failure: it may have happened */
         return r;
     }
-    object_forget_upstream(s, b->id);
     if (old->p.quota != b->p.quota)
         quota_changed(s, b->id);
     if (old->p.write_delay != b->p.write_delay || old->p.write != b->p.write)

@@ -91,6 +91,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     assert(s);
     s->magic = OBJECT_SERVICE_MAGIC;
     s->config = *config;
+    s->crowd.most = config->gate.waiting;
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->expire_lock, LOCK_LEAF);
@@ -252,11 +253,36 @@ static int run(struct object_session *ses, uint32_t op, const void *req, struct 
     }
 }
 
+/* What clients read takes a thread of the front while it waits. Writes are not given up half-way. */
+static bool is_crowded(const struct object_session *ses, uint32_t op)
+{
+    return (ses->via == WIRE_VIA_S3 || ses->is_remote) &&
+           (op == WIRE_OP_OPEN || op == WIRE_OP_FETCH || op == WIRE_OP_STAT || op == WIRE_OP_LIST);
+}
+
+/* So that the threads of the front do not all wait for an origin that hangs. S3 clients are told to slow
+ * down, others ask again by themselves. */
+static int run_in_crowd(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
+                        struct err *e)
+{
+    struct quit_turn turn;
+    struct quit q = {.turn = &turn};
+    quit_turn_begin(&turn, &ses->service->crowd);
+    quit_enter(&q);
+    int r = run(ses, op, req, a, rep, e);
+    quit_leave(&q);
+    bool given_up = quit_turn_end(&turn);
+    if (r != -ECANCELED || !given_up)
+        return r;
+    return err_set(e, ses->via == WIRE_VIA_S3 ? ERR_ORIGIN_BUSY : ERR_CLOSED,
+                   "half of the threads of this node wait for origins that do not answer; slow down");
+}
+
 int object_call_local(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                       struct err *e)
 {
     const struct quit *before = quit_use(&ses->quit);
-    int r = run(ses, op, req, a, rep, e);
+    int r = is_crowded(ses, op) ? run_in_crowd(ses, op, req, a, rep, e) : run(ses, op, req, a, rep, e);
     scratch_tell_change(ses, op, req); /* also after a failure: it may have happened */
     (void)quit_use(before);
     return r;
@@ -335,11 +361,12 @@ void object_forget_upstream(struct object_service *s, uint64_t bucket_id)
     replace_upstream(s, bucket_id, NULL);
 }
 
+/* What the bucket has: of its present properties, or of earlier ones until somebody asks. NULL: nothing. */
 static struct upstream *upstream_known(struct object_service *s, const struct bucket *b)
 {
     LOCK_SCOPE(&s->lock);
     struct upstream_slot *slot = *find_slot_locked(s, b->id);
-    return slot && slot->upstream->bucket == b ? upstream_ref(slot->upstream) : NULL;
+    return slot ? upstream_ref(slot->upstream) : NULL;
 }
 
 int object_upstream(struct object_service *s, struct slice bucket, struct upstream **ret, struct err *e)
@@ -348,11 +375,14 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
     int r = bucket_find(s->buckets, bucket, &b, e);
     if (r < 0)
         return r;
-    struct upstream *u = upstream_known(s, b);
+    _cleanup_(upstream_unrefp) struct upstream *known = upstream_known(s, b);
+    struct upstream *u = known && known->bucket == b ? TAKE_PTR(known) : NULL;
     if (!u) {
         r = upstream_open(b, &u, e);
         if (r < 0)
             return err_prefix(e, r, "bucket %s", b->name);
+        if (known && !atomic_load(&b->retired))
+            upstream_succeed(u, known);
         u->layer = &back_layer;
         u->layer_arg = s->back;
         u->unlimited = &s->unlimited;

@@ -95,6 +95,7 @@ struct object_service {
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
     /* The node stops: what origins do not answer, and then all that is under way there, is given up. */
+    struct quit_crowd crowd; /* threads of the front that read, and wait */
     atomic_bool stopping_soon, stopping;
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
@@ -222,7 +223,8 @@ void shaped_look(struct object_service *s);
 
 /* ---- quota.c ---- */
 struct quota;
-/* Whether so many bytes more of the bucket may be cached; counts them when they may. */
+/* Whether so many bytes more of the bucket may be cached; counts them when they may. Between
+ * object_making_begin and object_making_end, as what is cached by it: a walk waits for those. */
 bool quota_admit(struct object_service *s, const struct bucket *b, struct slice key, uint64_t size_bytes);
 /* The bucket has another quota, or none: what is cached of it is counted anew. */
 void quota_changed(struct object_service *s, uint64_t bucket_id);

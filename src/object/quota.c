@@ -13,6 +13,10 @@
  * A walk waits until WALK_SHARE times as long has passed as the one before took, however many are turned
  * away.
  *
+ * What was admitted before a walk began is not counted beside it, so that the walk must see it: it waits for
+ * the entries that are being made (object_await_makings). What is admitted after its beginning is counted,
+ * whether the walk sees it or not.
+ *
  * Invariant: a count is never below what is cached, but before the first walk after a start, or after the
  * bucket got a quota: what came while it had none was not counted.
  */
@@ -226,6 +230,7 @@ static void turn_bucket(struct object_service *s, struct bucket *b)
     uint64_t began_ns = sys->mono_ns(), before;
     if (!begin(&w, began_ns, &before))
         return;
+    object_await_makings(s);
     int r = trim(&w);
     free(w.newcomer);
     if (r < 0 && r != -ECANCELED)

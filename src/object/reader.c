@@ -295,11 +295,15 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
     if (r < 0)
         return err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large");
     enum rule_keep keep = bucket_keep(o->bucket, o->req->key);
-    if (keep == RULE_KEEP_NEVER || !quota_admit(o->service, o->bucket, o->req->key, attr->size_bytes))
+    if (keep == RULE_KEEP_NEVER)
         return 0;
     if (!object_making_begin(o->service, o->opening, o->seen)) {
         o->overtaken = true;
         metrics_count(METRIC_NOT_ADMITTED, "overtaken", NULL, NULL);
+        return 0;
+    }
+    if (!quota_admit(o->service, o->bucket, o->req->key, attr->size_bytes)) {
+        object_making_end(o->service, o->opening);
         return 0;
     }
     struct store_new n = {.key = object_store_key_in(o->bucket, o->req->key, o->arena),

@@ -86,7 +86,6 @@ int op_bucket_rule(struct object_session *ses, const struct wire_bucket_rule_req
     for (int i = 0; i < CHANGE_TRIES && r == ERR_CONFLICT; i++)
         r = change_once(s, req, &rules, &b, e);
     if (r == 0 && b) {
-        object_forget_upstream(s, b->id);
         if (names_ttl(req->settings)) /* as BUCKET_SET: who watches may believe for another time now */
             watch_end_bucket(s, b->id);
         r = bucket_keep(b, req->prefix) == RULE_KEEP_NEVER ? object_drop_never(s, b, req->prefix, e) : 0;

@@ -278,7 +278,7 @@ static int put_write(struct swriter *w, const struct wire_put_write_req *q, stru
         r = hard_write(w->hard, q->data.p, q->data.n, q->offset, e);
     while (r == -ENOSPC && back_wait_freed(w->service->back, until_ms));
     if (r < 0)
-        return r == -ENOSPC ? back_no_room(q->data.n, e) : r;
+        return r == -ENOSPC ? back_no_room(w->service->back, q->data.n, e) : r;
     if (q->offset != w->written)
         w->ordered = false;
     if (!w->ordered || !w->hashes)

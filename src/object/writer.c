@@ -361,7 +361,7 @@ static int stage(struct writer *w, struct err *e)
     }
     if (waits)
         back_end_wait(back);
-    return r == ERR_NOT_ADMITTED ? back_no_room(hint, e) : r;
+    return r == ERR_NOT_ADMITTED ? back_no_room(back, hint, e) : r;
 }
 
 int op_put_open(struct object_session *ses, const struct wire_put_open_req *req, struct arena *a,
@@ -428,7 +428,7 @@ static int write_staged(struct writer *w, const struct wire_put_write_req *q, st
         r = extent_write(w->extent, q->data.p, q->data.n, q->offset);
     while (r == ERR_NOT_ADMITTED && back_wait_freed(w->service->back, until_ms));
     if (r == ERR_NOT_ADMITTED)
-        return back_no_room(q->data.n, e);
+        return back_no_room(w->service->back, q->data.n, e);
     return r < 0 ? err_errno(e, r, "write to the cache's disk") : 0;
 }
 

@@ -232,8 +232,12 @@ static int put_blocks(struct az *z, const struct origin_put *p, const struct ori
         return err_set(e, -EFBIG, "%" PRIu64 " bytes are more than the service takes", body->size_bytes);
     u.n = (uint32_t)((body->size_bytes + u.part_bytes - 1) / u.part_bytes);
     sys->random(u.random, sizeof(u.random));
-    struct web_parts parts = {
-        .n = u.n, .limit = (uint32_t)z->web.limit, .cancel = p->cancel, .one = put_block, .arg = &u};
+    struct web_parts parts = {.origin = &z->base,
+                              .n = u.n,
+                              .limit = (uint32_t)z->web.limit,
+                              .cancel = p->cancel,
+                              .one = put_block,
+                              .arg = &u};
     int r = web_parts_run(&parts, e);
     return r < 0 ? r : put_list(&u, a, ret_attr, e);
 }

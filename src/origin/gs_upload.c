@@ -115,8 +115,8 @@ static int send_patiently(struct upload *u, struct err *e)
     int r = web_wait_for_body(u->body, u->have, e);
     if (r == 0)
         r = send_chunk(u, n, e);
-    for (uint32_t attempt = 0; r < 0 && !u->broken && web_try_again(u->put->cancel, NULL, attempt, r);
-         attempt++) {
+    for (uint32_t attempt = 0;
+         r < 0 && !u->broken && web_try_again(&u->gs->base, u->put->cancel, NULL, attempt, r); attempt++) {
         if (e)
             e->code = 0;
         r = send_chunk(u, 0, e);

@@ -193,6 +193,20 @@ void origin_count_request(struct origin *o, const char *op, int status)
     metrics_count(METRIC_ORIGIN_REQUESTS, o->bucket_name, op, text);
 }
 
+void origin_pause(struct origin *o, uint64_t for_ms)
+{
+    uint64_t until_ms = sys_mono_ms() + MIN(for_ms, (uint64_t)ORIGIN_PAUSE_MAX_MS);
+    uint64_t now = atomic_load(&o->paused_until_ms);
+    while (for_ms > 0 && now < until_ms && !atomic_compare_exchange_weak(&o->paused_until_ms, &now, until_ms))
+        ;
+}
+
+uint64_t origin_pause_ms(const struct origin *o, uint64_t now_ms)
+{
+    uint64_t until_ms = atomic_load(&o->paused_until_ms);
+    return until_ms > now_ms ? until_ms - now_ms : 0;
+}
+
 int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e)
 {
     size_t need = from->etag.n + from->content_type.n + from->meta.n;

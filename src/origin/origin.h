@@ -280,6 +280,7 @@ struct origin {
     /* The node stops: what hears nothing, and then all that is under way, is given up (base/quit.h). May be
      * NULL. Set before the first call. */
     atomic_bool *stop_soon, *stop;
+    _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
@@ -343,6 +344,13 @@ int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct
  * be read. */
 bool origin_meta_mtime(struct slice meta, uint64_t *ret_ns);
 
+/* The origin answered that it wants no request for so long (Retry-After), counted from now; at most
+ * ORIGIN_PAUSE_MAX_MS of that are believed. What asked for longer before still holds. */
+#define ORIGIN_PAUSE_MAX_MS 30000
+void origin_pause(struct origin *o, uint64_t for_ms);
+/* For how long it wants none, by what it said last. */
+uint64_t origin_pause_ms(const struct origin *o, uint64_t now_ms);
+
 /* ---- retry.c: pure decisions about trying again, and adaptive concurrency ---- */
 
 #define RETRY_ATTEMPTS_MAX 10
@@ -355,11 +363,11 @@ struct retry {
 };
 /* Whether an error class is worth another try at all: busy, down, failed, short, conflict, timed out. */
 bool retry_is_transient(int code);
-/* Milliseconds to wait before try number attempt+1 (full jitter, exponential from 50 ms to 10 s, `random` any
- * 64 bits), or -1 to give up: not transient, attempts used up, the wait would pass the deadline (0: none), or
- * the origin-wide budget empty. */
+/* Milliseconds to wait before try number attempt+1 (pause_ms, for which the origin wants no request, and full
+ * jitter, exponential from 50 ms to 10 s, `random` any 64 bits), or -1 to give up: not transient, attempts
+ * used up, the wait would pass the deadline (0: none), or the origin-wide budget empty. */
 int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms,
-                       bool budget_left, uint64_t random);
+                       uint64_t pause_ms, bool budget_left, uint64_t random);
 
 /* Budget: every success earns 0.1 token, every retry costs 1; starts with and never exceeds `max`. Atomic. */
 struct retry_budget {

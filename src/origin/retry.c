@@ -10,7 +10,7 @@
  * Invariants:
  *  1. 0 <= budget <= max at all times.
  *  2. floor <= limit <= ceiling at all times.
- *  3. A wait is never longer than RETRY_LONGEST_MS.
+ *  3. A wait is never longer than what the origin asked for and RETRY_LONGEST_MS.
  *
  * Failure modes: none.
  */
@@ -35,7 +35,7 @@ bool retry_is_transient(int code)
 }
 
 int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms,
-                       bool budget_left, uint64_t random)
+                       uint64_t pause_ms, bool budget_left, uint64_t random)
 {
     assert(r);
     if (!retry_is_transient(code) || !budget_left || r->attempt + 1 >= RETRY_ATTEMPTS_MAX)
@@ -43,7 +43,7 @@ int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_
     uint64_t longest = RETRY_LONGEST_MS;
     if (r->attempt < 16)
         longest = MIN(longest, (uint64_t)RETRY_FIRST_MS << r->attempt);
-    uint64_t delay = random % (longest + 1);
+    uint64_t delay = pause_ms + random % (longest + 1);
     if (deadline_ms != 0 && (now_ms >= deadline_ms || delay >= deadline_ms - now_ms))
         return -1;
     return (int64_t)delay;

@@ -158,7 +158,8 @@ static int one_part(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
 
 static int put_parts(struct upload *u, struct err *e)
 {
-    struct web_parts p = {.n = u->n_parts,
+    struct web_parts p = {.origin = &u->s3->base,
+                          .n = u->n_parts,
                           .limit = (uint32_t)u->s3->web.limit,
                           .cancel = u->put->cancel,
                           .one = one_part,
@@ -256,7 +257,7 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
                            "the answer to the end of an upload was lost; its condition does not hold now");
         u->unsure = unsure;
         unsure = unsure || (r < 0 && r != ERR_ORIGIN_BUSY);
-    } while (r < 0 && web_try_again(u->put->cancel, NULL, attempt++, r));
+    } while (r < 0 && web_try_again(&u->s3->base, u->put->cancel, NULL, attempt++, r));
     if (r == ERR_ORIGIN_BUSY && unsure) /* which tells callers that nothing was done */
         r = err_prefix(e, ERR_ORIGIN_FAILED, "an answer to the end of an upload was lost, and now");
     if (r == 0)

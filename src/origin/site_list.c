@@ -231,8 +231,11 @@ static int learn(struct walk *w, struct err *e)
     if (w->page.n == 0)
         return 0;
     w->last = w->page.truncated ? w->page.entries[w->page.n - 1].key : SLICE_NULL;
-    struct web_parts p = {
-        .n = (uint32_t)w->page.n, .limit = (uint32_t)w->site->web.limit, .one = look, .arg = w};
+    struct web_parts p = {.origin = &w->site->base,
+                          .n = (uint32_t)w->page.n,
+                          .limit = (uint32_t)w->site->web.limit,
+                          .one = look,
+                          .arg = w};
     int r = web_parts_run(&p, e);
     finish(w);
     return r;

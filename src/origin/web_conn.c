@@ -488,6 +488,8 @@ static int exchange(struct web_call *c, struct web_conn *conn, bool *ret_keep, s
     if (c->web->origin)
         origin_count_request(c->web->origin, c->op,
                              status >= 200 ? status : 0); /* an interim answer is none */
+    if (c->web->origin && (status == 429 || status == 503))
+        origin_pause(c->web->origin, web_response_pause_ms(&c->response));
     return r;
 }
 

@@ -122,6 +122,8 @@ struct web_response {
     bool has_upload;
     uint64_t n_parts; /* x-amz-mp-parts-count */
     uint64_t mtime_ns, date_ns;
+    uint64_t retry_after_ms,
+        retry_at_ns;      /* Retry-After: for so long, or until then (real time); 0: not told */
     char region[64];      /* x-amz-bucket-region */
     char code[64];        /* x-ms-error-code */
     char copy_status[16]; /* x-ms-copy-status */
@@ -137,6 +139,8 @@ void web_response_fini(struct web_response *r);
 /* One line as it came, with or without its line end. A status line starts anew: interim answers are
  * forgotten. */
 void web_response_line(struct web_response *r, struct slice line);
+/* For how long the service wants no request, by Retry-After and, when that is a date, its own clock. */
+uint64_t web_response_pause_ms(const struct web_response *r);
 /* Attributes the headers tell; size_bytes from Content-Range, else Content-Length, else 0. Points into `r`.
  */
 struct origin_attr web_response_attr(const struct web_response *r);
@@ -315,7 +319,8 @@ int web_body_digest(const struct origin_body *body, uint64_t offset, uint64_t n,
 /* Parts done in parallel by the calling thread and up to three helpers; each tried a few times when time may
  * heal its failure. */
 struct web_parts {
-    uint32_t n, limit; /* limit: most threads */
+    const struct origin *origin; /* whose pauses are kept */
+    uint32_t n, limit;           /* limit: most threads */
     atomic_bool *cancel;
     /* One part, from several threads at once; `stop` is set when another has failed for good. */
     int (*one)(void *arg, uint32_t i, atomic_bool *stop, struct err *e);
@@ -323,8 +328,9 @@ struct web_parts {
 };
 /* The first lasting error, prefixed with "part i of n". */
 int web_parts_run(const struct web_parts *p, struct err *e);
-/* Waits before try number attempt + 1; false when there is none. */
-bool web_try_again(atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int code);
+/* Waits before try number attempt + 1, also for what the origin asked for; false when there is none. */
+bool web_try_again(const struct origin *o, atomic_bool *cancel, atomic_bool *stop, uint32_t attempt,
+                   int code);
 
 /* ---- credentials that end ---- */
 

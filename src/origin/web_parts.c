@@ -30,17 +30,23 @@ static void run_fini(struct run *u)
     lock_fini(&u->lock);
 }
 
-bool web_try_again(atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int code)
+static bool is_stopped(const atomic_bool *cancel, const atomic_bool *stop)
+{
+    return (stop && atomic_load(stop)) || (cancel && atomic_load(cancel)) || quit_level() != QUIT_NO;
+}
+
+bool web_try_again(const struct origin *o, atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int code)
 {
     struct retry r = {.attempt = attempt};
-    uint64_t random;
+    uint64_t random, now_ms = sys_mono_ms();
     sys->random(&random, sizeof(random));
-    bool stopped = (stop && atomic_load(stop)) || (cancel && atomic_load(cancel)) || quit_level() != QUIT_NO;
-    int64_t delay_ms = retry_delay_ms(&r, code, sys_mono_ms(), 0, !stopped && attempt + 1 < TRIES, random);
-    if (delay_ms < 0)
+    bool again = !is_stopped(cancel, stop) && attempt + 1 < TRIES;
+    int64_t left_ms = retry_delay_ms(&r, code, now_ms, 0, origin_pause_ms(o, now_ms), again, random);
+    if (left_ms < 0)
         return false;
-    sys->sleep_ns((uint64_t)delay_ms * 1000000);
-    return true;
+    for (; left_ms > 0 && !is_stopped(cancel, stop); left_ms -= QUIT_LOOK_MS)
+        sys->sleep_ns((uint64_t)MIN(left_ms, (int64_t)QUIT_LOOK_MS) * 1000000);
+    return !is_stopped(cancel, stop);
 }
 
 static int one_patiently(struct run *u, uint32_t i, struct err *e)
@@ -50,7 +56,7 @@ static int one_patiently(struct run *u, uint32_t i, struct err *e)
     do {
         e->code = 0;
         r = u->parts->one(u->parts->arg, i, &u->stop, e);
-    } while (r < 0 && web_try_again(u->parts->cancel, &u->stop, attempt++, r));
+    } while (r < 0 && web_try_again(u->parts->origin, u->parts->cancel, &u->stop, attempt++, r));
     return r < 0 ? err_prefix(e, r, "part %u of %u", i + 1, u->parts->n) : 0;
 }
 

@@ -10,6 +10,7 @@
  */
 #include "origin/web_internal.h"
 
+#include "base/sys.h"
 #include "base/text.h"
 #include "origin/meta.h"
 
@@ -141,6 +142,22 @@ static bool take_tags(struct web_response *r, struct slice name, struct slice va
     return true;
 }
 
+/* A number of seconds, or a date (RFC 9110 10.2.3). */
+static void take_retry_after(struct web_response *r, struct slice v)
+{
+    uint64_t seconds;
+    if (slice_u64(v, &seconds) == 0)
+        r->retry_after_ms = MIN(seconds, (uint64_t)ORIGIN_PAUSE_MAX_MS) * 1000;
+    else
+        (void)text_parse_date(v, &r->retry_at_ns);
+}
+
+uint64_t web_response_pause_ms(const struct web_response *r)
+{
+    uint64_t now_ns = r->date_ns > 0 ? r->date_ns : sys->real_ns();
+    return r->retry_at_ns > now_ns ? (r->retry_at_ns - now_ns) / 1000000 : r->retry_after_ms;
+}
+
 static bool take_number(struct web_response *r, struct slice name, struct slice value)
 {
     if (slice_eq_str(name, "transfer-encoding"))
@@ -157,6 +174,8 @@ static bool take_number(struct web_response *r, struct slice name, struct slice 
         (void)text_parse_date(value, &r->mtime_ns);
     else if (slice_eq_str(name, "date"))
         (void)text_parse_date(value, &r->date_ns);
+    else if (slice_eq_str(name, "retry-after"))
+        take_retry_after(r, value);
     else
         return false;
     return true;

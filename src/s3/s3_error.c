@@ -43,7 +43,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(-EACCES, ACCESS_DENIED, true)                                                                          \
     X(-EPERM, ACCESS_DENIED, true)                                                                           \
     X(-EROFS, ACCESS_DENIED, true)                                                                           \
-    X(ERR_CLOSED, UNAVAILABLE, false)                                                                        \
+    X(ERR_CLOSED, UNAVAILABLE, true)                                                                         \
     X(-ECANCELED, UNAVAILABLE, false)                                                                        \
     X(ERR_NO_ROUTE, UNAVAILABLE, false)                                                                      \
     X(-EBUSY, UNAVAILABLE, false)                                                                            \

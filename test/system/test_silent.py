@@ -106,6 +106,39 @@ class Request(threading.Thread):
             pass
 
 
+def test_readers_of_a_silent_origin_leave_threads_to_others(new_node, route, origin):
+    """Readers of an origin that accepts and never answers wait on half of the threads; those of S3 beyond that are told to slow down,
+    libforebay's ask again by themselves. What is cached is read meanwhile, status answers, and a job is cancelled; the readers that wait
+    get their objects when the origin speaks. (Without is_crowded in object.c all threads wait until it does.)"""
+    with Relay(origin.port) as relay:
+        node = new_node(route=route, threads=8)
+        name, warm = node.new_bucket(origin, endpoint=relay.endpoint, **PATIENT), node.new_bucket(origin)
+        truth = origin.s3()
+        put_all(truth, name, 40)
+        truth.put_object(Bucket=warm, Key="k", Body=b"warm")
+        assert node.s3().get_object(Bucket=warm, Key="k")["Body"].read() == b"warm"
+        job = start(node, "prefetch", name, "--rate", "1kB/s")
+        relay.hush(0)
+        asked = [Request(node, "GET", signed(node, "get_object", Bucket=name, Key=f"d/{i}")) for i in range(10, 34)]
+        env = {**node.env, "FOREBAY_SOCKET": str(node.socket_path)}
+        commands = [subprocess.Popen([node.binary, "cat", f"{name}/d/{i}"], env=env, stdout=subprocess.PIPE) for i in range(34, 40)]
+        try:
+            harness.wait_until(lambda: sum(one.status == 503 for one in asked) >= 16, BOUND, "others are told to come again")
+            for _ in range(10):
+                assert node.s3().get_object(Bucket=warm, Key="k")["Body"].read() == b"warm"
+            node.cli("status")
+            node.cli("job", "cancel", job)
+            until(node, job, lambda j: j["state"] == "cancelled", BOUND)
+            assert all(one.status in (None, 503) for one in asked)
+        finally:
+            relay.speak()
+        for one in asked:
+            one.join(BOUND)
+            assert one.whole and one.status in (200, 503)
+        for i, one in zip(range(34, 40), commands):
+            assert one.communicate(timeout=BOUND)[0] == bytes([i]) * (20_000 + i) and one.returncode == 0
+
+
 @pytest.mark.parametrize("after", SILENCES)
 def test_a_node_stops_before_a_silent_origin(silent, origin, after):
     """SIGTERM: clients of S3 are answered 503, jobs are for the next start, in which they go on; the node ends well within

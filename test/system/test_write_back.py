@@ -508,6 +508,31 @@ def test_flush_says_why_it_waits(away):
         flush.kill()
 
 
+def test_writers_that_wait_end_with_the_node(new_node, new_shaper, origin, tmp_path):
+    """SIGTERM: writers that wait for room are answered 503 and why, and the node ends; what was acknowledged gets to the origin after the
+    next start. (Without stopping_soon in back.c they wait for --drain-timeout, here ten minutes.)"""
+    node, shaper = new_node(disk=f"{tmp_path}/disk:256MiB", drain_timeout="10m"), new_shaper()
+    name = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="200ms")
+    s3, body, n = node.s3(retries={"max_attempts": 0}, read_timeout=900), os.urandom(16 * 2**20), 0
+    down(shaper, match="PUT")
+    with pytest.raises(botocore.exceptions.ClientError):
+        while n < 64:
+            s3.put_object(Bucket=name, Key=f"k{n}", Body=body)
+            n += 1
+    node.cli("bucket", "set", name, "retry=1h")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        late = [pool.submit(s3.put_object, Bucket=name, Key=f"late{i}", Body=body) for i in range(3)]
+        wait_until(lambda: node.metric("forebay_connections_active", via="http") > len(late), what="writers that wait")
+        node.stop()
+        for one in late:
+            refused = one.exception(timeout=0)
+            assert refused.response["ResponseMetadata"]["HTTPStatusCode"] == 503 and "the node is stopping" in str(refused)
+    node.start()
+    shaper.reset()
+    flushed(node, name)
+    assert keys_of(origin.s3(), name) == sorted(f"k{i}" for i in range(n))
+
+
 def test_a_full_disk_makes_writers_wait(new_node, new_shaper, origin, tmp_path):
     """Pins and writes that are not in the origin yet fill the disk, below the watermark: a writer gets a clear error after
     the bucket's `retry`, with a longer one it waits, and goes on as the origin takes what was before it; nothing

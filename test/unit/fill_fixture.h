@@ -58,7 +58,7 @@ static inline void drop(struct fixture *f)
     fill_engine_stop(f->engine);
     fill_engine_free(f->engine);
     assert_int_equal(budget_used(f->budget), 0);
-    assert_int_equal(f->u->running, 0);
+    assert_int_equal(f->u->places->running, 0);
     assert_int_equal(store_flush(f->store, NULL), 0); /* dropped files go with it */
     struct store_disk_status st;
     assert_int_equal(store_disk_status(f->store, 0, &st), 0);
@@ -133,8 +133,8 @@ static inline void wait_for_gate(struct script *s, enum script_op op, unsigned n
 
 static inline bool is_idle(struct upstream *u)
 {
-    LOCK_SCOPE(&u->lock);
-    return u->running == 0;
+    LOCK_SCOPE(&u->places->lock);
+    return u->places->running == 0;
 }
 
 static inline unsigned running(struct script *s)

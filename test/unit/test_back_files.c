@@ -390,6 +390,88 @@ static void test_room_of_what_is_not_in_the_origin(void **state)
     fixture_free(f);
 }
 
+struct waiter {
+    struct fixture *f;
+    pthread_t thread;
+    int result;
+    struct err err;
+};
+
+static void *waiter_main(void *arg)
+{
+    struct waiter *w = arg;
+    struct bucket *bucket = NULL;
+    assert_int_equal(bucket_find(w->f->service->buckets, SLICE_LIT("data"), &bucket, NULL), 0);
+    w->result = back_wait_room(w->f->service->back, bucket, GIB, /* may_refuse= */ false, &w->err);
+    bucket_unref(bucket);
+    return NULL;
+}
+
+/* Who waits for room when the node is told to stop is told so, soon, whatever the bucket's `retry` is; so is
+ * who comes then, also with a removal, and whom a disk refuses. (Without stopping_soon in is_stopping the
+ * first one waits for an hour.) */
+static void test_waits_for_room_end_with_the_node(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct back *b = f->service->back;
+    struct waiter w = {.f = f};
+    struct bucket *bucket = NULL;
+    set_bucket(f, "write_delay=1h\nretry=1h\n");
+    assert_int_equal(bucket_find(f->service->buckets, SLICE_LIT("data"), &bucket, NULL), 0);
+    assert_int_equal(put_file(f, "k", 'a'), 0);
+    set_bucket(f, "origin.timeout=1s\n");
+    char *away = arena_printf(f->arena, "%s.away", f->origin);
+    assert_int_equal(rename(f->origin, away), 0); /* nothing gets there */
+    assert_int_equal(pthread_create(&w.thread, NULL, waiter_main, &w), 0);
+    while (atomic_load(&b->n_waiting) == 0)
+        sys->sleep_ns(1000000);
+    object_stop_soon(f->service);
+    assert_int_equal(pthread_join(w.thread, NULL), 0);
+    assert_int_equal(w.result, ERR_CLOSED);
+    assert_non_null(strstr(w.err.text, "the node is stopping"));
+    assert_int_equal(back_wait_room(b, bucket, GIB, /* may_refuse= */ true, NULL), ERR_CLOSED);
+    assert_int_equal(back_no_room(b, 1, NULL), ERR_CLOSED);
+    assert_false(back_wait_freed(b, UINT64_MAX));
+    (void)atomic_fetch_add(&b->n, BACK_KEYS_MAX);
+    assert_int_equal(back_wait_record(b, bucket, SLICE_LIT("other"), NULL), ERR_CLOSED);
+    (void)atomic_fetch_sub(&b->n, BACK_KEYS_MAX);
+    assert_int_equal(rename(away, f->origin), 0);
+    bucket_unref(bucket);
+    fixture_free(f);
+}
+
+/* Until when the limit of requests is taken. */
+static uint64_t owed_until_ns(struct fixture *f)
+{
+    struct upstream *u = NULL;
+    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
+    lock_take(&u->places->lock);
+    uint64_t until_ns = u->places->requests.free_at_ns;
+    lock_drop(&u->places->lock);
+    upstream_unref(u);
+    return until_ns;
+}
+
+/* What a write asks the origin, and what its way there asks beside the request that has a place, is paid for
+ * with limit.origin-requests, too. (Without `pays` in back_layer.c nothing is; without asked() in back_send.c
+ * a look and a removal are one request.) */
+static void test_questions_are_paid_for(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\nlimit.origin-requests=1\n");
+    assert_int_equal(put_file(f, "k", 'a'), 0);
+    assert_true(owed_until_ns(f) > 0);
+    flush(f);
+    assert_int_equal(origin_look(f, "k"), 'a');
+    assert_int_equal(remove_key(f, "k"), 0);
+    uint64_t before_ns = owed_until_ns(f);
+    flush(f); /* looks, and removes */
+    assert_true(owed_until_ns(f) >= before_ns + 2000000000ull);
+    fixture_free(f);
+}
+
 /* A writer that has gone on after its fsync: the origin gets nothing that was not acknowledged, and status
  * says why. */
 static void test_a_file_that_is_written_on_is_not_sent(void **state)
@@ -883,6 +965,8 @@ int main(void)
         cmocka_unit_test(test_a_reader_of_a_file_that_was_cut),
         cmocka_unit_test(test_a_file_that_was_emptied),
         cmocka_unit_test(test_room_of_what_is_not_in_the_origin),
+        cmocka_unit_test(test_waits_for_room_end_with_the_node),
+        cmocka_unit_test(test_questions_are_paid_for),
         cmocka_unit_test(test_a_file_that_is_written_on_is_not_sent),
         cmocka_unit_test(test_a_file_that_is_written_on_while_it_is_copied),
         cmocka_unit_test(test_a_file_that_is_written_on_and_renamed),

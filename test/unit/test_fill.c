@@ -434,9 +434,9 @@ static void test_closed_file_is_not_fetched_further(void **state)
     while (!is_idle(f->u)) /* the first part has left its place */
         sys->sleep_ns(1000000);
     f->script->fn = wait_for_gate;
-    lock_take(&f->u->lock);
-    f->u->concurrency.limit = 2;
-    lock_drop(&f->u->lock);
+    lock_take(&f->u->places->lock);
+    f->u->places->concurrency.limit = 2;
+    lock_drop(&f->u->places->lock);
     fill_want(fill, (struct plan_range){8 * MIB, 72 * MIB}, /* urgent= */ false);
     other = fill_of_uncached(f->engine, f->u, SLICE_LIT("k"), SLICE_NULL, 100 * MIB); /* last in the queue */
     fill_want(other, (struct plan_range){96 * MIB, 97 * MIB}, /* urgent= */ false);
@@ -490,13 +490,13 @@ static void test_busy_origin_is_asked_by_fewer(void **state)
     struct fixture *f = make(256 * MIB, false);
     script_set(f->script, "k", MIB, 1);
     f->script->fn = busy_once;
-    double before = f->u->concurrency.limit;
+    double before = f->u->places->concurrency.limit;
     struct fill *fill = fill_of_uncached(f->engine, f->u, SLICE_LIT("k"), SLICE_NULL, MIB);
     assert_int_equal(read_range(fill, 0, MIB, 1), 0);
     fill_unref(fill);
     while (!is_idle(f->u))
         sys->sleep_ns(1000000);
-    assert_true(f->u->concurrency.limit < before);
+    assert_true(f->u->places->concurrency.limit < before);
     drop(f);
 }
 

@@ -111,9 +111,9 @@ static void test_patient_reader_waits_for_a_place(void **state)
     struct fixture *f = make(256 * MIB, true);
     struct patient p[READERS];
     f->script->fn = wait_for_gate;
-    lock_take(&f->u->lock);
-    f->u->concurrency.limit = 2;
-    lock_drop(&f->u->lock);
+    lock_take(&f->u->places->lock);
+    f->u->places->concurrency.limit = 2;
+    lock_drop(&f->u->places->lock);
     for (size_t i = 0; i < READERS; i++) {
         char key[16];
         (void)snprintf(key, sizeof(key), "k%zu", i);

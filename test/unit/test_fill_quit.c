@@ -155,10 +155,10 @@ static void test_what_is_queued_is_not_begun(void **state)
 {
     (void)state;
     struct fixture *f = make_gated();
-    lock_take(&f->u->lock);
-    f->u->concurrency.limit = 2;
-    f->u->concurrency.last_cut_ms = 1; /* it grows slowly */
-    lock_drop(&f->u->lock);
+    lock_take(&f->u->places->lock);
+    f->u->places->concurrency.limit = 2;
+    f->u->places->concurrency.last_cut_ms = 1; /* it grows slowly */
+    lock_drop(&f->u->places->lock);
     struct waiter first = {.f = f, .n = MIB},
                   others[2] = {{.f = f, .n = MIB}, {.f = f, .key = "k", .n = MIB}};
     upstream_enter(f->u); /* which leaves one */

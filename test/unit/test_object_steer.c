@@ -212,6 +212,145 @@ static void test_counts_of_quotas_go(void **state)
     assert_false(is_counted);
 }
 
+/* An entry that is being made while a quota is walked: its file gets its size when the walk has ended, or
+ * after a while, should the walk wait for it. */
+#define HELD_BYTES 600
+static atomic_bool has_begun, has_walked;
+
+static int held_ftruncate(int fd, uint64_t size)
+{
+    if (size == HELD_BYTES && !atomic_exchange(&has_begun, true))
+        for (int i = 0; i < 300 && !atomic_load(&has_walked); i++)
+            sys_real.sleep_ns(1000000);
+    return sys_real.ftruncate(fd, size);
+}
+
+static int setup_held(void **state)
+{
+    static struct sys table;
+    table = sys_real;
+    table.ftruncate = held_ftruncate;
+    atomic_store(&has_begun, false);
+    atomic_store(&has_walked, false);
+    sys = &table;
+    return setup(state);
+}
+
+static int teardown_held(void **state)
+{
+    int r = teardown(state);
+    sys = &sys_real;
+    return r;
+}
+
+static char *text_of(struct fixture *f, size_t n)
+{
+    char *text = arena_zalloc(f->arena, n + 1);
+    memset(text, 'x', n);
+    return text;
+}
+
+/* By a session of its own, as arenas and sessions have one thread. */
+static void *held_reader(void *arg)
+{
+    struct fixture *f = arg, mine = *f;
+    mine.session = object_session_new(f->service, WIRE_VIA_API);
+    mine.arena = arena_new(MIB);
+    assert_non_null(read_all(&mine, "one", NULL));
+    arena_free(mine.arena);
+    object_session_free(mine.session);
+    return NULL;
+}
+
+/* What was admitted before a walk began and is made after it is counted all the same, so that the next one
+ * finds the quota full. (Without object_await_makings in quota.c both are cached.) */
+static void test_a_walk_waits_for_what_is_being_made(void **state)
+{
+    struct fixture *f = *state;
+    struct bucket *b = NULL;
+    pthread_t thread;
+    set_bucket(f, "quota=1000\n");
+    assert_int_equal(bucket_find(f->service->buckets, SLICE_LIT("data"), &b, NULL), 0);
+    origin_write(f, "one", text_of(f, HELD_BYTES));
+    origin_write(f, "two", text_of(f, HELD_BYTES + 1));
+    assert_int_equal(pthread_create(&thread, NULL, held_reader, f), 0);
+    while (!atomic_load(&has_begun))
+        sys->sleep_ns(1000000);
+    quota_changed(f->service, b->id);
+    quota_turn(f->service);
+    atomic_store(&has_walked, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(is_cached(f, "one"));
+    assert_non_null(read_all(f, "two", NULL));
+    assert_false(is_cached(f, "one") && is_cached(f, "two"));
+    bucket_unref(b);
+}
+
+static struct upstream *upstream_now(struct fixture *f)
+{
+    struct upstream *u = NULL;
+    struct err e = {0};
+    if (object_upstream(f->service, SLICE_LIT("data"), &u, &e) < 0)
+        fail_msg("%s", e.text);
+    return u;
+}
+
+/* What is owed to the limits of a bucket, what was learned of its origin, for how long that wants no request
+ * and who is inside go on while other properties change; bytes that come for who began before are paid for by
+ * all. (Without upstream_succeed a change of any property forgets all of it.) */
+static void test_a_change_forgets_no_debt(void **state)
+{
+    struct fixture *f = *state;
+    set_bucket(f, "limit.origin-bytes=1000\norigin.connections=40\n");
+    struct upstream *before = upstream_now(f);
+    upstream_enter(before);
+    lock_take(&before->places->lock);
+    before->places->concurrency.limit = 7;
+    before->places->concurrency.last_cut_ms = 1;
+    lock_drop(&before->places->lock);
+    set_bucket(f, "retry=5s\n");
+    struct upstream *after = upstream_now(f);
+    assert_ptr_not_equal(before, after);
+    assert_true(after->places->concurrency.limit == 7 && after->places->concurrency.last_cut_ms == 1);
+    assert_int_equal(after->places->running, 1);
+    upstream_leave(before, -ENOENT);
+    assert_true(upstream_has_place(after, /* ahead= */ false));
+    upstream_charge(before, 1000000); /* a thousand seconds */
+    assert_false(upstream_has_place(after, /* ahead= */ false));
+    origin_pause(after->origin, 20000);
+    upstream_unref(before);
+    set_bucket(f, "origin.connections=3\nlimit.origin-bytes=2000\n");
+    before = after;
+    after = upstream_now(f);
+    assert_true(after->places->concurrency.limit == 3 && after->places->concurrency.ceiling == 3);
+    assert_false(upstream_has_place(after, /* ahead= */ false));
+    assert_true(origin_pause_ms(after->origin, 0) > 0);
+    upstream_unref(before);
+    upstream_unref(after);
+}
+
+/* Of another origin nothing is known; the limits are the bucket's, and what is owed to them stays. */
+static void test_another_origin_is_another_but_for_debts(void **state)
+{
+    struct fixture *f = *state;
+    set_bucket(f, "limit.origin-bytes=1000\n");
+    struct upstream *before = upstream_now(f);
+    lock_take(&before->places->lock);
+    before->places->concurrency.limit = 7;
+    lock_drop(&before->places->lock);
+    upstream_charge(before, 1000000);
+    origin_pause(before->origin, 20000);
+    const char *other = arena_printf(f->arena, "%s/other", f->origin);
+    assert_int_equal(mkdir(other, 0755), 0);
+    set_bucket(f, arena_printf(f->arena, "origin=file://%s\n", other));
+    struct upstream *after = upstream_now(f);
+    assert_true(after->places->concurrency.limit > 7);
+    assert_int_equal(origin_pause_ms(after->origin, 0), 0);
+    assert_false(upstream_has_place(after, /* ahead= */ false));
+    upstream_unref(before);
+    upstream_unref(after);
+}
+
 /* When a quota is lowered what was not read for longest goes, and nothing else. */
 static void test_a_lowered_quota_drops_the_oldest(void **state)
 {
@@ -571,6 +710,7 @@ static void test_explaining_a_part(void **state)
 int main(void)
 {
 #define TEST(name)    cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define HELD(name)    cmocka_unit_test_setup_teardown(name, setup_held, teardown_held)
 #define CLOCKED(name) cmocka_unit_test_setup_teardown(name, setup_clock, teardown_clock)
     const struct CMUnitTest tests[] = {
         TEST(test_rules_of_what_is_cached),
@@ -580,6 +720,9 @@ int main(void)
         TEST(test_a_scan_does_not_empty_a_quota),
         TEST(test_a_quota_that_comes_back),
         TEST(test_counts_of_quotas_go),
+        HELD(test_a_walk_waits_for_what_is_being_made),
+        TEST(test_a_change_forgets_no_debt),
+        TEST(test_another_origin_is_another_but_for_debts),
         CLOCKED(test_a_lowered_quota_drops_the_oldest),
         CLOCKED(test_a_quota_gives_up_a_tenth),
         CLOCKED(test_a_quota_makes_room_for_large_ones),

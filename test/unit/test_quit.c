@@ -95,6 +95,57 @@ static void test_another_thread_gets_them(void **state)
     quit_leave(&q);
 }
 
+/* What a thread of the crowd hears now that has this turn. */
+static enum quit_level level_in(struct quit_turn *t)
+{
+    struct quit q = {.turn = t};
+    quit_enter(&q);
+    enum quit_level level = quit_level();
+    quit_leave(&q);
+    return level;
+}
+
+/* Of a crowd so many wait for long, and go on; others are given up when they have, and sooner once it is
+ * full; who ends makes room. Who asks for the first time is never given up. */
+static void test_a_crowd_waits_in_part(void **state)
+{
+    (void)state;
+    struct quit_crowd crowd = {.most = 2}, any = {.most = 0};
+    struct quit_turn t[3], late, endless;
+    clock_sys_start(1000 * MS, 1000 * MS);
+    for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+        quit_turn_begin(&t[i], &crowd);
+        assert_int_equal(level_in(&t[i]), QUIT_NO);
+    }
+    quit_turn_begin(&endless, &any);
+    assert_int_equal(level_in(&endless), QUIT_NO);
+    clock_sys_advance((QUIT_LONG_MS - 1) * MS);
+    for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+        assert_int_equal(level_in(&t[i]), QUIT_NO);
+    clock_sys_advance(MS);
+    for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+        assert_int_equal(level_in(&t[i]), i < 2 ? QUIT_NO : QUIT_NOW);
+    assert_int_equal(level_in(&t[2]), QUIT_NOW);
+    quit_turn_begin(&late, &crowd);
+    assert_int_equal(level_in(&late), QUIT_NO);
+    clock_sys_advance((QUIT_CROWDED_MS - 1) * MS);
+    assert_int_equal(level_in(&late), QUIT_NO);
+    clock_sys_advance(MS);
+    assert_int_equal(level_in(&late), QUIT_NOW);
+    assert_int_equal(level_in(&t[0]), QUIT_NO);
+    assert_true(quit_turn_end(&late) && quit_turn_end(&t[2]));
+    assert_false(quit_turn_end(&t[0]));
+    assert_int_equal(atomic_load(&crowd.n), 1);
+    quit_turn_begin(&late, &crowd);
+    assert_int_equal(level_in(&late), QUIT_NO);
+    clock_sys_advance(QUIT_LONG_MS * MS);
+    assert_int_equal(level_in(&late), QUIT_NO);
+    assert_int_equal(level_in(&endless), QUIT_NO);
+    assert_false(quit_turn_end(&late) || quit_turn_end(&t[1]) || quit_turn_end(&endless));
+    assert_int_equal(atomic_load(&crowd.n), 0);
+    clock_sys_stop();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -102,6 +153,7 @@ int main(void)
         cmocka_unit_test(test_patience_is_short_at_the_end),
         cmocka_unit_test(test_tidying_up_has_its_time),
         cmocka_unit_test(test_another_thread_gets_them),
+        cmocka_unit_test(test_a_crowd_waits_in_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,10 +38,10 @@ static void test_delay_bounds(void **state)
     uint64_t bound = RETRY_FIRST_MS;
     for (uint32_t attempt = 0; attempt + 1 < RETRY_ATTEMPTS_MAX; attempt++) {
         struct retry r = {.attempt = attempt};
-        assert_int_equal(retry_delay_ms(&r, -ETIMEDOUT, 5, 0, true, 0), 0);
-        assert_int_equal(retry_delay_ms(&r, -ETIMEDOUT, 5, 0, true, bound), (int64_t)bound);
+        assert_int_equal(retry_delay_ms(&r, -ETIMEDOUT, 5, 0, 0, true, 0), 0);
+        assert_int_equal(retry_delay_ms(&r, -ETIMEDOUT, 5, 0, 0, true, bound), (int64_t)bound);
         for (uint64_t random = 1; random < 1 << 20; random = random * 3 + 1) {
-            int64_t d = retry_delay_ms(&r, -ETIMEDOUT, 5, 0, true, random);
+            int64_t d = retry_delay_ms(&r, -ETIMEDOUT, 5, 0, 0, true, random);
             assert_true(d >= 0 && (uint64_t)d <= bound);
         }
         bound = MIN(2 * bound, (uint64_t)RETRY_LONGEST_MS);
@@ -49,22 +49,34 @@ static void test_delay_bounds(void **state)
     assert_int_equal(bound, RETRY_LONGEST_MS);
 }
 
+/* What the origin asked for comes before the jitter, and counts as the rest does. */
+static void test_a_pause_is_waited_for(void **state)
+{
+    (void)state;
+    struct retry r = {.attempt = 0};
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 5, 0, 7000, true, 0), 7000);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 5, 0, 7000, true, RETRY_FIRST_MS),
+                     7000 + RETRY_FIRST_MS);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 5, 7005, 7000, true, 0), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 5, 7006, 7000, true, 0), 7000);
+}
+
 /* It gives up for each of its reasons, and for no other. */
 static void test_gives_up(void **state)
 {
     struct retry r = {.attempt = 0};
-    assert_int_equal(retry_delay_ms(&r, -ENOENT, 0, 0, true, 0), -1);
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, false, 0), -1);
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 100, 100, true, 0), -1);
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 101, 100, true, 0), -1);
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 60, 100, true, 40), -1);
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 60, 100, true, 39), 39);
+    assert_int_equal(retry_delay_ms(&r, -ENOENT, 0, 0, 0, true, 0), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, false, 0), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 100, 100, 0, true, 0), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 101, 100, 0, true, 0), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 60, 100, 0, true, 40), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 60, 100, 0, true, 39), 39);
     r.attempt = RETRY_ATTEMPTS_MAX - 2;
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, true, 0), 0);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, true, 0), 0);
     r.attempt = RETRY_ATTEMPTS_MAX - 1;
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, true, 0), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, true, 0), -1);
     r.attempt = UINT32_MAX - 1;
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, true, 0), -1);
+    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, true, 0), -1);
 }
 
 /* The budget starts full, goes down by one per retry, comes back by a tenth per success, and has both its
@@ -183,9 +195,13 @@ static void test_concurrency(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_transient),      cmocka_unit_test(test_delay_bounds),
-        cmocka_unit_test(test_gives_up),       cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_budget_threads), cmocka_unit_test(test_concurrency_starts_fast),
+        cmocka_unit_test(test_transient),
+        cmocka_unit_test(test_delay_bounds),
+        cmocka_unit_test(test_a_pause_is_waited_for),
+        cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_budget_threads),
+        cmocka_unit_test(test_concurrency_starts_fast),
         cmocka_unit_test(test_concurrency),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

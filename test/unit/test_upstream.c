@@ -63,7 +63,7 @@ static void test_passing_failure_is_repeated(void **state)
     struct origin_attr attr;
     assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL), 0);
     assert_int_equal(script_count(f->script, SCRIPT_HEAD), 3);
-    assert_int_equal(f->u->running, 0);
+    assert_int_equal(f->u->places->running, 0);
     drop(f);
     clock_sys_stop();
 }
@@ -97,6 +97,47 @@ static void test_budget_bounds_the_retries_of_an_outage(void **state)
         assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL),
                          ERR_ORIGIN_DOWN);
     assert_true(script_count(f->script, SCRIPT_HEAD) <= 300 + 100);
+    drop(f);
+    clock_sys_stop();
+}
+
+static void busy_for_five_seconds(struct script *s, enum script_op op, unsigned nth,
+                                  const struct origin_get *g, struct script_fate *fate)
+{
+    (void)op, (void)g;
+    if (nth == 1) {
+        origin_pause(&s->origin, 5000);
+        fate->error = ERR_ORIGIN_BUSY;
+    } else if (origin_pause_ms(&s->origin, sys_mono_ms()) > 0) {
+        fail_msg("asked while it wanted no request");
+    }
+}
+
+/* An origin that says for how long it wants no request is not asked before, neither again nor by others; who
+ * has less time gives up at once. (Without origin_pause_ms in owed_ns_locked, and in upstream_try_again.) */
+static void test_an_origin_is_not_asked_while_it_pauses(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, 1000000000);
+    struct fixture *f = make("retry=20s\n");
+    struct origin_attr attr;
+    script_set(f->script, "k", 10, 1);
+    f->script->fn = busy_for_five_seconds;
+    assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL), 0);
+    assert_int_equal(script_count(f->script, SCRIPT_HEAD), 2);
+    assert_true(clock_sys_slept_ns() >= 5000000000ull);
+    origin_pause(&f->script->origin, 1000);
+    assert_false(upstream_try_enter(f->u, /* ahead= */ false));
+    assert_false(upstream_try_enter_behind(f->u, 0));
+    sys->sleep_ns(1000000000);
+    assert_true(upstream_try_enter(f->u, /* ahead= */ false));
+    upstream_leave(f->u, 0);
+    drop(f);
+    f = make("retry=3s\n");
+    f->script->fn = busy_for_five_seconds;
+    uint64_t before_ns = clock_sys_slept_ns();
+    assert_int_equal(upstream_head(f->u, SLICE_LIT("k"), SLICE_NULL, f->arena, &attr, NULL), ERR_ORIGIN_BUSY);
+    assert_int_equal(clock_sys_slept_ns(), before_ns);
     drop(f);
     clock_sys_stop();
 }
@@ -208,12 +249,12 @@ static void test_who_asks_nothing_pays_nothing(void **state)
     (void)state;
     clock_sys_start(1000000000, 1000000000);
     struct fixture *f = make("limit.origin-requests=2\n");
-    double before = f->u->concurrency.limit;
+    double before = f->u->places->concurrency.limit;
     for (int i = 0; i < 100; i++) {
         assert_true(upstream_try_enter(f->u, /* ahead= */ false));
         upstream_step_back(f->u);
     }
-    assert_true(f->u->concurrency.limit == before);
+    assert_true(f->u->places->concurrency.limit == before);
     int sent = 0;
     while (sent < 100 && upstream_try_enter(f->u, /* ahead= */ false)) {
         upstream_leave(f->u, 0);
@@ -244,7 +285,7 @@ static void test_slow_puts_are_paid_for(void **state)
     struct origin_attr attr;
     assert_int_equal(upstream_put_slowly(f->u, &p, &body, f->arena, &attr, NULL), 0);
     assert_false(upstream_has_place(f->u, /* ahead= */ false));
-    assert_int_equal(f->u->running, 0);
+    assert_int_equal(f->u->places->running, 0);
     atomic_store(&cancel, true);
     assert_int_equal(upstream_put_slowly(f->u, &p, &body, f->arena, &attr, NULL), -ECANCELED);
     atomic_store(&cancel, false);
@@ -299,8 +340,8 @@ static void test_who_is_given_up_waits_for_nothing(void **state)
     assert_true(upstream_try_again(f->u, &r, ERR_ORIGIN_DOWN, NULL));
     assert_int_equal(pthread_create(&t, NULL, try_to_enter, f->u), 0);
     for (unsigned waiting = 0; waiting == 0;) {
-        LOCK_SCOPE(&f->u->lock);
-        waiting = f->u->waiting;
+        LOCK_SCOPE(&f->u->places->lock);
+        waiting = f->u->places->waiting;
     }
     atomic_store(&soon, true);
     (void)pthread_join(t, NULL);
@@ -336,7 +377,7 @@ static void test_concurrency_stays_within_its_limit(void **state)
         (void)pthread_join(t[i], NULL);
     assert_int_equal(script_count(f->script, SCRIPT_HEAD), 800);
     assert_true(f->script->most_running <= 3);
-    assert_int_equal(f->u->running, 0);
+    assert_int_equal(f->u->places->running, 0);
     drop(f);
 }
 
@@ -351,10 +392,10 @@ static void test_an_origin_is_asked_by_many_at_once(void **state)
     assert_false(upstream_try_enter(f->u, /* ahead= */ false));
     for (unsigned i = 0; i < 64; i++)
         upstream_leave(f->u, 0);
-    assert_true(f->u->concurrency.limit == 128);
+    assert_true(f->u->places->concurrency.limit == 128);
     drop(f);
     f = make("origin.connections=8\n");
-    assert_true(f->u->concurrency.limit == 8);
+    assert_true(f->u->places->concurrency.limit == 8);
     drop(f);
 }
 
@@ -364,13 +405,13 @@ static void test_busy_answers_lower_the_limit(void **state)
     (void)state;
     clock_sys_start(1000000000, 1000000000);
     struct fixture *f = make("");
-    double before = f->u->concurrency.limit;
+    double before = f->u->places->concurrency.limit;
     for (int i = 0; i < 50; i++) {
         assert_true(upstream_try_enter(f->u, /* ahead= */ false));
         upstream_leave(f->u, ERR_ORIGIN_BUSY);
         clock_sys_advance(2000000000);
     }
-    assert_true(f->u->concurrency.limit < before);
+    assert_true(f->u->places->concurrency.limit < before);
     assert_true(upstream_try_enter(f->u, /* ahead= */ false));
     upstream_leave(f->u, 0);
     drop(f);
@@ -416,7 +457,7 @@ static void test_readahead_leaves_few_of_many(void **state)
     assert_false(upstream_try_enter(f->u, /* ahead= */ true));
     assert_true(upstream_try_enter(f->u, /* ahead= */ false));
     assert_false(upstream_has_place(f->u, /* ahead= */ false));
-    f->u->waiting = 1;
+    f->u->places->waiting = 1;
     for (unsigned i = 0; i < 4; i++) {
         upstream_leave(f->u, 0);
         assert_true(upstream_has_place(f->u, /* ahead= */ false));
@@ -424,7 +465,7 @@ static void test_readahead_leaves_few_of_many(void **state)
     }
     upstream_leave(f->u, 0);
     assert_true(upstream_has_place(f->u, /* ahead= */ true));
-    f->u->waiting = 0;
+    f->u->places->waiting = 0;
     for (unsigned i = 0; i < 59; i++)
         upstream_leave(f->u, 0);
     drop(f);
@@ -533,11 +574,11 @@ static void test_reads_go_before_write_back(void **state)
         assert_true(upstream_try_enter(f->u, /* ahead= */ false));
     assert_int_equal(pthread_create(&r.thread, NULL, reader_main, &r), 0);
     for (bool waits = false; !waits;) {
-        lock_take(&f->u->lock);
-        waits = f->u->waiting > 0;
+        lock_take(&f->u->places->lock);
+        waits = f->u->places->waiting > 0;
         if (waits) /* two places get free, and the reader has not heard of it */
-            f->u->running -= 2;
-        lock_drop(&f->u->lock);
+            f->u->places->running -= 2;
+        lock_drop(&f->u->places->lock);
         sys->sleep_ns(MS);
     }
     bool overtook = upstream_try_enter_behind(f->u, 0);
@@ -546,7 +587,7 @@ static void test_reads_go_before_write_back(void **state)
     upstream_leave(f->u, 0);
     assert_int_equal(pthread_join(r.thread, NULL), 0);
     assert_false(overtook);
-    assert_int_equal(f->u->running, 0);
+    assert_int_equal(f->u->places->running, 0);
     drop(f);
 }
 
@@ -556,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_passing_failure_is_repeated),
         cmocka_unit_test(test_lasting_failure_is_given_up_in_time),
         cmocka_unit_test(test_budget_bounds_the_retries_of_an_outage),
+        cmocka_unit_test(test_an_origin_is_not_asked_while_it_pauses),
         cmocka_unit_test(test_conditional_put_is_not_repeated_blindly),
         cmocka_unit_test(test_removal_with_a_lost_answer_has_happened),
         cmocka_unit_test(test_conditional_removal_with_a_lost_answer_has_happened),

@@ -124,8 +124,22 @@ bool client_op_is_repeatable(uint32_t op)
 
 bool client_op_is_long(uint32_t op)
 {
-    return op == WIRE_OP_PUT_COMMIT || op == WIRE_OP_COPY || op == WIRE_OP_BUCKET_REMOVE ||
-           op == WIRE_OP_ORIGIN_CHECK || op == WIRE_OP_STRAND || op == WIRE_OP_STRANDED_END;
+    switch ((enum wire_op)op) {
+    case WIRE_OP_PUT_COMMIT:
+    case WIRE_OP_COPY:
+    case WIRE_OP_BUCKET_REMOVE:
+    case WIRE_OP_ORIGIN_CHECK:
+    case WIRE_OP_STRAND:
+    case WIRE_OP_STRANDED_END:
+    /* A slow origin carries them out all the same: nobody shall have been told that they failed. */
+    case WIRE_OP_REMOVE:
+    case WIRE_OP_MKDIR:
+    case WIRE_OP_RMDIR:
+    case WIRE_OP_SET_META:
+        return true;
+    default:
+        return false;
+    }
 }
 
 bool client_op_is_short(uint32_t op)

@@ -172,6 +172,28 @@ def test_node_down(origin, new_node, mount):
     assert origin.s3().get_object(Bucket=bucket, Key="new")["Body"].read() == b"2"
 
 
+@pytest.mark.parametrize("request_, change, made", [
+    ("DELETE f", lambda top: os.unlink(top / "f"), lambda keys: "f" not in keys),
+    ("PUT new/", lambda top: os.mkdir(top / "new"), lambda keys: "new/" in keys),
+    ("DELETE d/", lambda top: os.rmdir(top / "d"), lambda keys: "d/" not in keys),
+    ("PUT f", lambda top: os.chmod(top / "f", 0o640), lambda keys: "f" in keys),
+], ids=["unlink", "mkdir", "rmdir", "chmod"])
+def test_a_change_that_takes_the_origin_longer_than_the_timeout_is_waited_for(origin, new_node, new_shaper, mount, request_, change, made):
+    """--timeout is about a node that does not answer. One that waits for its origin answers others meanwhile, and nobody is told
+    EIO of a change that is made all the same. (Seen to fail without REMOVE, MKDIR, RMDIR, SET_META in client_op_is_long.)"""
+    node, shaper = new_node(), new_shaper()
+    bucket, s3 = node.new_bucket(origin, endpoint=shaper.endpoint, posix="on"), origin.s3()
+    for key in ("f", "d/"):
+        s3.put_object(Bucket=bucket, Key=key, Body=b"")
+    top = mount(node, bucket, timeout="3s").path
+    assert sorted(os.listdir(top)) == ["d", "f"] and (top / "f").stat().st_size == 0
+    method, key = request_.split()
+    shaper.fault("stall", match=f"{method} /{bucket}/{key}", for_="10s")
+    change(top)
+    assert made({x["Key"] for x in s3.list_objects_v2(Bucket=bucket).get("Contents", [])})
+    assert request_ != "PUT f" or s3.head_object(Bucket=bucket, Key="f")["Metadata"]["mode"] == str(0o100640)
+
+
 @pytest.mark.parametrize("moment", ["copying", "removing"])
 def test_node_killed_while_a_directory_is_renamed(origin, new_node, new_shaper, mount, moment):
     """kill -9 between two copies, or between two removals: one of the two names has every file with its bytes, and when the node

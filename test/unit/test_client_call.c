@@ -298,6 +298,20 @@ static void test_long_operation(void **state)
     assert_int_equal(client_copy(c, &req, &b, &rep, &e), -ETIMEDOUT);
 }
 
+/* A change that a slow origin makes all the same is waited for like that, and asked for once. */
+static void test_long_change(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct wire_remove_req req = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+    struct wire_remove_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    atomic_store(&f->hang_ms[WIRE_OP_REMOVE], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
+    assert_int_equal(client_remove(c, &req, &b, &rep, &e), 0);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_REMOVE]), 1);
+}
+
 static void *copy_one(void *arg)
 {
     struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
@@ -885,6 +899,7 @@ int main(void)
         NODE_TEST(test_node_that_does_not_accept),
         NODE_TEST(test_hanging_node),
         NODE_TEST(test_long_operation),
+        NODE_TEST(test_long_change),
         NODE_TEST(test_calls_wait_behind_long_operations),
         NODE_TEST(test_health_is_asked_rarely),
         NODE_TEST(test_lying_node),

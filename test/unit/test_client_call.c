@@ -303,13 +303,13 @@ static void test_long_change(void **state)
 {
     struct fake *f = *state;
     _cleanup_(client_freep) struct client *c = connect_to(f, 0);
-    struct wire_remove_req req = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
-    struct wire_remove_rep rep;
+    struct wire_mkdir_req req = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+    struct wire_mkdir_rep rep;
     struct err e = {0};
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    atomic_store(&f->hang_ms[WIRE_OP_REMOVE], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
-    assert_int_equal(client_remove(c, &req, &b, &rep, &e), 0);
-    assert_int_equal(atomic_load(&f->seen[WIRE_OP_REMOVE]), 1);
+    atomic_store(&f->hang_ms[WIRE_OP_MKDIR], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
+    assert_int_equal(client_mkdir(c, &req, &b, &rep, &e), 0);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_MKDIR]), 1);
 }
 
 static void *copy_one(void *arg)

@@ -22,12 +22,24 @@
 
 #define LINK_TRIES 3
 
+/* Files that are still being written after a close could not publish them under a name (staging.c). */
+struct spoilt {
+    struct mount *m;
+    struct slice name;
+    struct spoilt_one {
+        struct node *node;
+        struct staging *staging;
+    } * all;
+    size_t n;
+};
+
 /* What is needed to act on one name. */
 struct target {
     struct mount *m;
     struct node *parent;
     struct node *node; /* NULL: not known here */
     struct staging *staging;
+    struct spoilt spoilt;
     struct buf key;
 };
 
@@ -47,8 +59,53 @@ static int target_init(struct mount *m, fuse_ino_t parent_id, const char *name, 
     return r == -ENOENT ? 0 : r;
 }
 
+static bool has_name(struct mount *m, const struct node *n, struct slice name)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    return slice_eq(slice_of(n->name, n->name_n), name);
+}
+
+static void take_spoilt(void *arg, struct node *n)
+{
+    struct spoilt *x = arg;
+    struct staging *s = NULL;
+    if (!has_name(x->m, n, x->name) || staging_acquire(x->m, n, STAGING_JOIN, &s, NULL) < 0) {
+        node_unref(x->m->nodes, n);
+        return;
+    }
+    x->all = realloc(x->all, (x->n + 1) * sizeof(x->all[0]));
+    if (!x->all)
+        abort();
+    x->all[x->n++] = (struct spoilt_one){.node = n, .staging = s};
+}
+
+/* Whoever still writes to a file that had this name writes to one without a name from now on: its next close
+ * would bring back what is about to be removed, or overwrite what takes its place. */
+static void target_begin_unlink(struct target *t, const char *name)
+{
+    t->spoilt = (struct spoilt){.m = t->m, .name = slice_str(name)};
+    staging_each(t->m, t->parent, STAGING_SPOILT, take_spoilt, &t->spoilt);
+    for (size_t i = 0; i < t->spoilt.n; i++)
+        (void)staging_set_unlinked(t->m, t->spoilt.all[i].staging, true);
+}
+
+static void target_end_unlink(struct target *t, bool is_unlinked)
+{
+    for (size_t i = 0; i < t->spoilt.n; i++) {
+        if (is_unlinked)
+            node_detach(t->m->nodes, t->spoilt.all[i].node, /* is_unlinked= */ true);
+        else
+            (void)staging_set_unlinked(t->m, t->spoilt.all[i].staging, false);
+    }
+}
+
 static void target_fini(struct target *t)
 {
+    for (size_t i = 0; i < t->spoilt.n; i++) {
+        staging_release(t->m, t->spoilt.all[i].staging);
+        node_unref(t->m->nodes, t->spoilt.all[i].node);
+    }
+    free(t->spoilt.all);
     if (t->staging)
         staging_release(t->m, t->staging);
     node_unref(t->m->nodes, t->node);
@@ -89,8 +146,11 @@ void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct err e = {0};
     struct target t;
     int r = target_init(mount_of(req), parent, name, &t);
-    if (r == 0)
+    if (r == 0) {
+        target_begin_unlink(&t, name);
         r = unlink_target(&t, &e);
+        target_end_unlink(&t, r == 0 || r == -ENOENT);
+    }
     target_fini(&t);
     reply(req, "unlink", r, &e);
 }
@@ -507,8 +567,11 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
     int r = target_init(mount_of(req), parent, name, &from);
     if (r == 0)
         r = target_init(from.m, new_parent, new_name, &to);
-    if (r == 0)
+    if (r == 0) {
+        target_begin_unlink(&to, new_name);
         r = rename_target(&from, &to, new_name, flags, &e);
+        target_end_unlink(&to, r == 0);
+    }
     if (to.m)
         target_fini(&to);
     target_fini(&from);

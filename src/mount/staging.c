@@ -598,6 +598,8 @@ void staging_end_move(struct mount *m, struct staging *s, bool has_moved)
 
 static bool is_wanted_locked(const struct staging *s, const struct node *dir, enum staging_which which)
 {
+    if (which == STAGING_SPOILT)
+        return s->node->parent == dir && !s->node->is_attached && !s->node->is_unlinked;
     if (!s->node->is_attached)
         return false;
     return which == STAGING_BELOW ? is_below_locked(s->node, dir)

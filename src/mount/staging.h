@@ -99,6 +99,7 @@ void staging_end_move(struct mount *m, struct staging *s, bool has_moved);
 enum staging_which {
     STAGING_UNPUBLISHED, /* files in the directory that the origin does not have yet */
     STAGING_BELOW,       /* all files being written, at any depth */
+    STAGING_SPOILT,      /* that had names in the directory until a close could not publish them */
 };
 /* Calls `each` with the nodes of those, referenced, without locks. */
 void staging_each(struct mount *m, struct node *dir, enum staging_which which,

@@ -172,6 +172,28 @@ def test_node_down(origin, new_node, mount):
     assert origin.s3().get_object(Bucket=bucket, Key="new")["Body"].read() == b"2"
 
 
+@pytest.mark.parametrize("request_, change, made", [
+    ("DELETE f", lambda top: os.unlink(top / "f"), lambda keys: "f" not in keys),
+    ("PUT new/", lambda top: os.mkdir(top / "new"), lambda keys: "new/" in keys),
+    ("DELETE d/", lambda top: os.rmdir(top / "d"), lambda keys: "d/" not in keys),
+    ("PUT f", lambda top: os.chmod(top / "f", 0o640), lambda keys: "f" in keys),
+], ids=["unlink", "mkdir", "rmdir", "chmod"])
+def test_a_change_that_takes_the_origin_longer_than_the_timeout_is_waited_for(origin, new_node, new_shaper, mount, request_, change, made):
+    """--timeout is about a node that does not answer. One that waits for its origin answers others meanwhile, and nobody is told
+    EIO of a change that is made all the same. (Seen to fail without REMOVE, MKDIR, RMDIR, SET_META in client_op_is_long.)"""
+    node, shaper = new_node(), new_shaper()
+    bucket, s3 = node.new_bucket(origin, endpoint=shaper.endpoint, posix="on"), origin.s3()
+    for key in ("f", "d/"):
+        s3.put_object(Bucket=bucket, Key=key, Body=b"")
+    top = mount(node, bucket, timeout="3s").path
+    assert sorted(os.listdir(top)) == ["d", "f"] and (top / "f").stat().st_size == 0
+    method, key = request_.split()
+    shaper.fault("stall", match=f"{method} /{bucket}/{key}", for_="10s")
+    change(top)
+    assert made({x["Key"] for x in s3.list_objects_v2(Bucket=bucket).get("Contents", [])})
+    assert request_ != "PUT f" or s3.head_object(Bucket=bucket, Key="f")["Metadata"]["mode"] == str(0o100640)
+
+
 @pytest.mark.parametrize("moment", ["copying", "removing"])
 def test_node_killed_while_a_directory_is_renamed(origin, new_node, new_shaper, mount, moment):
     """kill -9 between two copies, or between two removals: one of the two names has every file with its bytes, and when the node
@@ -318,6 +340,38 @@ def test_what_a_close_could_not_publish_is_read_by_nobody_from_then_on(origin, n
     assert path.read_bytes() == new
     assert path.stat().st_size == len(new)
     assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == new
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_what_a_close_could_not_publish_does_not_come_back_under_a_name_that_is_gone(origin, new_node, new_shaper, mount, how):
+    """A descriptor that is left after a close that failed: when the name is removed, or another file takes it, its file has no name
+    any more, as with any open file, and what its own close says changes nothing there. When the origin refuses the removal it keeps
+    its name. (Seen to fail without target_begin_unlink in names.c.)"""
+    node, shaper, s3 = new_node(), new_shaper(), origin.s3()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    for key in ("f", "g"):
+        s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
+    top = mount(node, bucket).path
+    shaper.fault("status:403", match="PUT", count=1000)
+    fd = os.open(top / "f", os.O_RDWR)
+    held = os.dup(fd)
+    os.pwrite(fd, b"refused", 0)
+    assert error_of(lambda: os.close(fd)) == errno.EACCES
+    assert (top / "f").read_bytes() == b"f"
+    shaper.reset()
+    if how == "removed":
+        shaper.fault("status:403", match="DELETE", count=1)
+        assert error_of(lambda: os.unlink(top / "f")) == errno.EACCES
+        os.unlink(top / "f")
+    else:
+        os.rename(top / "g", top / "f")
+    os.pwrite(held, b"more", 7)
+    os.fsync(held)
+    assert os.pread(held, 100, 0) == b"refusedmore"
+    os.close(held)
+    left = {x["Key"]: s3.get_object(Bucket=bucket, Key=x["Key"])["Body"].read() for x in s3.list_objects_v2(Bucket=bucket).get("Contents", [])}
+    assert left == ({"g": b"g"} if how == "removed" else {"f": b"g"})
+    assert sorted(os.listdir(top)) == sorted(left)
 
 
 def test_origin_fails_a_read(origin, new_node, new_shaper, mount):

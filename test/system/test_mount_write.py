@@ -400,21 +400,6 @@ def test_writing_while_a_directory_is_renamed(bucket, mount, new_shaper):
     assert not has("d/")
 
 
-def test_changes_that_an_origin_takes_its_time_for(bucket, mount, new_shaper):
-    """While the node answers, what an origin takes longer for than --timeout is waited for: no error is told of a change that is made."""
-    shaper = new_shaper(before=bucket.origin)
-    slow = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint, posix="on", validate="ttl:1h")
-    path = mount(what=slow, timeout="1s", attr_timeout="60s").path
-    (path / "f").write_bytes(b"1")
-    (path / "d").mkdir()
-    assert sorted(os.listdir(path)) == ["d", "f"]
-    shaper.set(first_byte="1500ms")
-    os.chmod(path / "f", 0o600)
-    os.rmdir(path / "d")
-    os.unlink(path / "f")
-    assert "Contents" not in bucket.truth.list_objects_v2(Bucket=slow)
-
-
 def test_rename_of_a_directory_onto_another(bucket, mount):
     """An empty one is replaced, one with files is not; RENAME_NOREPLACE and a directory below itself are refused."""
     path = mount().path

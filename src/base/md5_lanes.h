@@ -38,8 +38,8 @@ struct md5_lane {
     const uint8_t *data; /* of any alignment */
 };
 
-/* Takes `blocks` whole blocks into each of n streams, at most as many as the set's width; n may be 0. A single
- * one goes the faster of two ways, in a lane or in a plain word. */
+/* Takes `blocks` whole blocks into each of n streams, at most as many as the set's width; n may be 0. A
+ * single one goes the faster of two ways, in a lane or in a plain word. */
 void md5_lanes_run(enum md5_set set, const struct md5_lane *lanes, unsigned n, size_t blocks);
 /* One stream in a lane, whether that is faster or not. False: the set has no way to do it. */
 bool md5_lanes_run_in_lane(enum md5_set set, const struct md5_lane *lane, size_t blocks);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 static _Thread_local const struct quit *here;
+static _Thread_local const _Atomic uint64_t *watched; /* quit_watch */
 
 static bool is_set(const atomic_bool *flag)
 {
@@ -52,6 +53,7 @@ static bool is_refused(struct quit_turn *t)
         return state == TURN_REFUSED;
     if (atomic_compare_exchange_strong(&t->since_ms, &since_ms, now_ms))
         since_ms = now_ms;
+    since_ms = MAX(since_ms, watched ? atomic_load(watched) : 0);
     uint64_t waited_ms = now_ms - MIN(now_ms, since_ms);
     bool full = atomic_load(&t->crowd->n) >= t->crowd->most;
     if (waited_ms < (full ? QUIT_CROWDED_MS : QUIT_LONG_MS))
@@ -60,6 +62,13 @@ static bool is_refused(struct quit_turn *t)
     if (!atomic_compare_exchange_strong(&t->state, &was, stays ? TURN_LONG : TURN_REFUSED) && stays)
         (void)atomic_fetch_sub(&t->crowd->n, 1); /* another thread has said so */
     return atomic_load(&t->state) == TURN_REFUSED;
+}
+
+const _Atomic uint64_t *quit_watch(const _Atomic uint64_t *life_ms)
+{
+    const _Atomic uint64_t *before = watched;
+    watched = life_ms;
+    return before;
 }
 
 /* ---- scopes ---- */

@@ -30,6 +30,8 @@ enum quit_level {
 
 /* Threads of one kind that wait: no more than `most` of them for long, so that the others are there for what
  * need not wait. Those beyond are given up: after QUIT_LONG_MS, and, when it is full, after QUIT_CROWDED_MS.
+ * Who waits for something that shows signs of life (quit_watch) has not waited since the last of them: a slow
+ * origin that many read from at once is no reason to give anybody up.
  */
 struct quit_crowd {
     unsigned most; /* 0: any number */
@@ -70,6 +72,10 @@ void quit_leave(struct quit *q);
 void quit_turn_begin(struct quit_turn *t, struct quit_crowd *crowd);
 /* After the scope was left. Whether it was given up for others. */
 bool quit_turn_end(struct quit_turn *t);
+
+/* What this thread waits for from now on showed a sign of life then (monotonic, ms; 0: never); NULL: nobody
+ * knows. Gives the former, to be put back before the memory goes. */
+const _Atomic uint64_t *quit_watch(const _Atomic uint64_t *life_ms);
 
 /* The innermost scope, or NULL; and one, with those around it, in its place: gives the former. */
 const struct quit *quit_here(void);

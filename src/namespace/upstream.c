@@ -284,6 +284,11 @@ void upstream_unlimit(struct upstream *u)
     cond_broadcast(&u->places->room);
 }
 
+void upstream_lives(struct upstream *u)
+{
+    atomic_store(&u->places->life_ms, sys_mono_ms());
+}
+
 void upstream_leave(struct upstream *u, int result)
 {
     if (result == 0)
@@ -343,12 +348,16 @@ static int ignore_body(void *arg, const struct origin_attr *attr, const void *p,
 #define UPSTREAM_RETRY(u, call)                                                                              \
     ({                                                                                                       \
         struct retry _retry = {.started_ms = sys_mono_ms()};                                                 \
+        const _Atomic uint64_t *_watched = quit_watch(&(u)->places->life_ms);                                \
         int _result;                                                                                         \
         do {                                                                                                 \
             upstream_enter(u);                                                                               \
             _result = (call);                                                                                \
             upstream_leave((u), _result);                                                                    \
+            if (_result != -ECANCELED && !retry_is_transient(_result))                                       \
+                upstream_lives(u);                                                                           \
         } while (_result < 0 && upstream_try_again((u), &_retry, _result, NULL));                            \
+        (void)quit_watch(_watched);                                                                          \
         _result;                                                                                             \
     })
 

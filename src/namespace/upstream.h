@@ -33,6 +33,7 @@ struct upstream_layer {
 /* What is known of the origin and owed to the bucket's limits; upstreams that follow one another share it. */
 struct upstream_places {
     _Atomic uint32_t refs;
+    _Atomic uint64_t life_ms; /* when the origin last answered, or sent bytes, monotonic; 0: never */
     struct retry_budget budget;
     struct lock lock; /* covers what follows */
     struct cond room;
@@ -73,6 +74,8 @@ void upstream_charge(struct upstream *u, uint64_t bytes);
 void upstream_charge_request(struct upstream *u);
 /* The bucket's limits end, also for those who wait: the node stops. */
 void upstream_unlimit(struct upstream *u);
+/* The origin has just answered, or sent bytes. */
+void upstream_lives(struct upstream *u);
 /* Whether what this thread does here is given up, or the node stops: nothing is tried again (base/quit.h). */
 bool upstream_is_quitting(const struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits; not when it is quitting.

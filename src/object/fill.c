@@ -558,9 +558,11 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
         lock_take(&f->lock);
     }
     bool given_up = false;
+    const _Atomic uint64_t *watched = quit_watch(&f->upstream->places->life_ms);
     while (p->have < enough && (p->state == PART_QUEUED || p->state == PART_RUNNING) &&
            !(given_up = quit_is_now()))
         (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
+    (void)quit_watch(watched);
     if (given_up)
         give_up_locked(f, p);
     int r = given_up ? canceled(e) : part_result_locked(f, p, offset, e);

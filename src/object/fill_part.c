@@ -198,6 +198,7 @@ static int disk_failed(struct part *p, int result, struct err *e)
 
 static void advance(struct part *p, size_t n)
 {
+    upstream_lives(p->fill->upstream);
     LOCK_SCOPE(&p->fill->lock);
     p->have += n;
     cond_broadcast(&p->fill->moved);

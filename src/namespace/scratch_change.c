@@ -493,6 +493,14 @@ static int change_commit(struct scratch_change *c, struct err *e)
     return 0;
 }
 
+/* With the locks of a change that cannot be made: whether that is because it has just been made. A process
+ * that was killed may have sent it, whose successor sends it again while it runs. */
+static bool is_done_meanwhile(struct scratch_change *c)
+{
+    struct err ignored = {0};
+    return c->call->request != 0 && answer_find(c, &ignored) == 0 && c->replayed;
+}
+
 int scratch_change_run(struct scratch_change *c,
                        int (*prepare)(struct scratch_change *c, void *arg, struct err *e), void *arg,
                        struct err *e)
@@ -506,7 +514,9 @@ int scratch_change_run(struct scratch_change *c,
             break;
         if (r == 0)
             r = prepare(c, arg, e);
-        if (r == 0)
+        if (r < 0 && r != ERR_CONFLICT && is_done_meanwhile(c))
+            r = 0;
+        else if (r == 0)
             r = change_commit(c, e);
     }
     change_unlock(c);

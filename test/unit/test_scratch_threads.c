@@ -405,6 +405,64 @@ static void test_one_exclusive_put_wins(void **state)
     (void)pthread_barrier_destroy(&q.end);
 }
 
+struct sent {
+    struct fixture *f;
+    struct scratch_call call;
+    pthread_barrier_t *start;
+    uint64_t ino;
+    const char *name;
+    enum { SENT_LINK, SENT_UNLINK, SENT_MAKE } what;
+    int result;
+};
+
+static void *send_once(void *arg)
+{
+    struct sent *q = arg;
+    _cleanup_(arena_freep) struct arena *a = arena_new(64 * KIB);
+    struct scratch_orphans o = {0};
+    struct scratch_inode x;
+    struct scratch_new n = {.mode = S_IFREG | 0644, .exclusive = true};
+    struct slice name = slice_str(q->name);
+    (void)pthread_barrier_wait(q->start);
+    if (q->what == SENT_LINK)
+        q->result = scratch_link(q->f->s, &q->call, q->ino, SCRATCH_ROOT, name, a, &x, NULL);
+    else if (q->what == SENT_UNLINK)
+        q->result = scratch_unlink(q->f->s, &q->call, SCRATCH_ROOT, name, &o, NULL);
+    else
+        q->result = scratch_create(q->f->s, &q->call, SCRATCH_ROOT, name, &n, a, &x, NULL, NULL);
+    return NULL;
+}
+
+/* A change that is sent again while it runs, because who had sent it was killed, is made once, and both are
+ * answered alike. (Without is_done_meanwhile one of them is told EEXIST or ENOENT.) */
+static void test_a_change_sent_again_while_it_runs(void **state)
+{
+    struct fixture *f = *state;
+    pthread_barrier_t start;
+    int64_t ino = make(f, SCRATCH_ROOT, "file", S_IFREG | 0644);
+    assert_true(ino > 0);
+    pthread_barrier_init(&start, NULL, 2);
+    for (uint64_t i = 0; i < 3 * ROUNDS; i++) {
+        struct sent twice[2];
+        pthread_t threads[2];
+        for (int k = 0; k < 2; k++) {
+            twice[k] = (struct sent){f, f->call, &start, (uint64_t)ino, i % 3 == 2 ? "made" : "name", 0, 0};
+            twice[k].what = i % 3 == 0 ? SENT_LINK : i % 3 == 1 ? SENT_UNLINK : SENT_MAKE;
+            twice[k].call.mount = (struct id128){{7}};
+            twice[k].call.request = i + 1;
+            assert_int_equal(pthread_create(&threads[k], NULL, send_once, &twice[k]), 0);
+        }
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(pthread_join(threads[k], NULL), 0);
+        assert_int_equal(twice[0].result, 0);
+        assert_int_equal(twice[1].result, 0);
+        struct scratch_orphans o = {0};
+        if (i % 3 == 2)
+            assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("made"), &o, NULL), 0);
+    }
+    pthread_barrier_destroy(&start);
+}
+
 int main(void)
 {
 #define WITH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -416,6 +474,7 @@ int main(void)
         WITH(test_a_renamed_file_is_somewhere),
         WITH(test_directories_never_form_a_circle),
         WITH(test_objects_come_and_go_together),
+        WITH(test_a_change_sent_again_while_it_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

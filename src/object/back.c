@@ -434,13 +434,14 @@ int back_wait_record(struct back *b, const struct bucket *bucket, struct slice k
         if ((x && x->recorded) || atomic_load(&b->n) < BACK_KEYS_MAX)
             return 0;
         int r = say_over(b, e);
-        if (r < 0 || sys_mono_ms() >= until_ms)
-            return r < 0 ? r
-                         : err_set(e, -ENOSPC,
-                                   "%" PRIu64
-                                   " writes and removals are not in the origin yet, at most %d may be: see "
-                                   "`forebay status`",
-                                   atomic_load(&b->n), BACK_KEYS_MAX);
+        if (r < 0)
+            return r;
+        if (sys_mono_ms() >= until_ms)
+            return err_set(e, -ENOSPC,
+                           "%" PRIu64
+                           " writes and removals are not in the origin yet, at most %d may be: see "
+                           "`forebay status`",
+                           atomic_load(&b->n), BACK_KEYS_MAX);
         hurry_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }

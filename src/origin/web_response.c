@@ -147,7 +147,7 @@ static void take_retry_after(struct web_response *r, struct slice v)
 {
     uint64_t seconds;
     if (slice_u64(v, &seconds) == 0)
-        r->retry_after_ms = MIN(seconds, (uint64_t)ORIGIN_PAUSE_MAX_MS) * 1000;
+        r->retry_after_ms = MIN(seconds, (uint64_t)ORIGIN_PAUSE_MAX_MS / 1000) * 1000;
     else
         (void)text_parse_date(v, &r->retry_at_ns);
 }

@@ -1,5 +1,6 @@
 """Jobs end to end: prefetch, evict, copy and sync against a real S3 server, with faults, kills, pauses."""
 
+import contextlib
 import json
 import threading
 import time
@@ -308,12 +309,11 @@ def test_every_failure_is_listed(bucket):
     assert len(bucket.node.cli("job", "errors", job["id"]).stdout.splitlines()) == len(keys)
 
 
-@pytest.mark.parametrize("size, words, most", [(1000, [], 39), ((1 << 20) + 1, [], 16), ((1 << 20) + 1, ["--parallel", "20"], 20)])
-def test_as_many_objects_at_a_time_as_suits_them(new_node, size, words, most):
-    """Nobody who prefetches small objects has to say how many at a time: as many as their origin may be asked for, but one place, which is
-    for others. Of large ones 16, or what was said. (Seen to fail with 16 for all, and without `may_begin_locked`.)"""
-    node, name = new_node(), harness.random_name()
-    begun, held = set(), threading.Event()
+@contextlib.contextmanager
+def held_back(name, n, size):
+    """(origin, begun, held): an origin with n objects, of which it gives the first, and the others once `held` is set, at the end at the
+    latest; `begun` has the keys that were asked for."""
+    begun, held, body = set(), threading.Event(), Object(b"x" * size)
 
     def hold(_, key):
         with origin.lock:
@@ -321,16 +321,26 @@ def test_as_many_objects_at_a_time_as_suits_them(new_node, size, words, most):
         assert key == "k00" or held.wait(200)
 
     with KeyOrigin() as origin:
-        for i in range(60):
-            origin.objects[name, f"k{i:02}"] = Object(bytes([i]) * size)
-        node.create_bucket(name, f"s3://{name}", **{**origin.properties(), "origin.connections": 40})
+        for i in range(n):
+            origin.objects[name, f"k{i:02}"] = body
         origin.before_get = hold
         try:
-            job = start(node, "prefetch", name, *words)
-            harness.wait_until(lambda: len(begun) > most, 100, "one has ended and the next was begun")  # all but k00 wait
-            assert len(begun) == most + 1
+            yield origin, begun, held
         finally:
             held.set()
+
+
+@pytest.mark.parametrize("size, words, most", [(1000, [], 39), ((1 << 20) + 1, [], 16), ((1 << 20) + 1, ["--parallel", "20"], 20)])
+def test_as_many_objects_at_a_time_as_suits_them(new_node, size, words, most):
+    """Nobody who prefetches small objects has to say how many at a time: as many as their origin may be asked for, but one place, which is
+    for others. Of large ones 16, or what was said. (Seen to fail with 16 for all, and without `may_begin_locked`.)"""
+    node, name = new_node(), harness.random_name()
+    with held_back(name, 60, size) as (origin, begun, held):
+        node.create_bucket(name, f"s3://{name}", **{**origin.properties(), "origin.connections": 40})
+        job = start(node, "prefetch", name, *words)
+        harness.wait_until(lambda: len(begun) > most, 100, "one has ended and the next was begun")  # all but k00 wait
+        assert len(begun) == most + 1
+        held.set()
         done = until(node, job, lambda j: j["state"] == "done")
         assert done["done_objects"] == 60 and checked(node, name)["cached_objects"] == 60
 
@@ -339,28 +349,15 @@ def test_few_of_the_largest_are_copied_at_a_time(new_node):
     """Of objects of 65 MiB an import has four under way, so that one ends while others come, and not all at the same moment; the fifth is
     begun when one has ended. (Seen to fail without PARALLEL_HUGE.)"""
     node, name, most = new_node(), harness.random_name(), 4
-    begun, held = set(), threading.Event()
-
-    def hold(_, key):
-        with origin.lock:
-            begun.add(key)
-        assert key == "k00" or held.wait(200)
-
-    with KeyOrigin() as origin:
-        body = Object(b"x" * (65 << 20))
-        for i in range(12):
-            origin.objects[name, f"k{i:02}"] = body
-        scratch = harness.scratch_bucket(node)
-        origin.before_get = hold
-        try:
-            words = [word for name_, value in origin.properties().items() for word in ("--set", f"{name_}={value}")]
-            job = start(node, "import", f"s3://{name}", f"{scratch}/in", *words)
-            until(node, job, lambda j: j["done_objects"] == 1)
-            harness.wait_until(lambda: len(begun) > most, 100, "the next was begun")
-            assert len(begun) == most + 1
-            node.cli("job", "cancel", job)
-        finally:
-            held.set()
+    scratch = harness.scratch_bucket(node)
+    with held_back(name, 12, 65 << 20) as (origin, begun, held):
+        words = [word for name_, value in origin.properties().items() for word in ("--set", f"{name_}={value}")]
+        job = start(node, "import", f"s3://{name}", f"{scratch}/in", *words)
+        until(node, job, lambda j: j["done_objects"] == 1)
+        harness.wait_until(lambda: len(begun) > most, 100, "the next was begun")
+        assert len(begun) == most + 1
+        node.cli("job", "cancel", job)
+        held.set()
         assert until(node, job, lambda j: j["state"] == "cancelled")["failed_objects"] == 0
 
 

@@ -33,7 +33,7 @@ static int setup_clock(void **state)
     return setup(state);
 }
 
-static int teardown_clock(void **state)
+static int teardown_sys(void **state)
 {
     int r = teardown(state);
     sys = &sys_real;
@@ -234,13 +234,6 @@ static int setup_held(void **state)
     atomic_store(&has_walked, false);
     sys = &table;
     return setup(state);
-}
-
-static int teardown_held(void **state)
-{
-    int r = teardown(state);
-    sys = &sys_real;
-    return r;
 }
 
 static char *text_of(struct fixture *f, size_t n)
@@ -710,8 +703,8 @@ static void test_explaining_a_part(void **state)
 int main(void)
 {
 #define TEST(name)    cmocka_unit_test_setup_teardown(name, setup, teardown)
-#define HELD(name)    cmocka_unit_test_setup_teardown(name, setup_held, teardown_held)
-#define CLOCKED(name) cmocka_unit_test_setup_teardown(name, setup_clock, teardown_clock)
+#define HELD(name)    cmocka_unit_test_setup_teardown(name, setup_held, teardown_sys)
+#define CLOCKED(name) cmocka_unit_test_setup_teardown(name, setup_clock, teardown_sys)
     const struct CMUnitTest tests[] = {
         TEST(test_rules_of_what_is_cached),
         TEST(test_properties_of_what_is_cached),

@@ -25,7 +25,7 @@
 /* Files that are still being written after a close could not publish them under a name (staging.c). */
 struct spoilt {
     struct mount *m;
-    struct slice name;
+    struct slice name; /* the caller's */
     struct spoilt_one {
         struct node *node;
         struct staging *staging;
@@ -37,6 +37,7 @@ struct spoilt {
 struct target {
     struct mount *m;
     struct node *parent;
+    struct slice name; /* the request's */
     struct node *node; /* NULL: not known here */
     struct staging *staging;
     struct spoilt spoilt;
@@ -45,14 +46,14 @@ struct target {
 
 static int target_init(struct mount *m, fuse_ino_t parent_id, const char *name, struct target *t)
 {
-    *t = (struct target){.m = m, .key = BUF_INIT(MOUNT_KEY_MAX_BYTES)};
+    *t = (struct target){.m = m, .name = slice_str(name), .key = BUF_INIT(MOUNT_KEY_MAX_BYTES)};
     t->parent = node_get(m->nodes, parent_id);
     if (!t->parent)
         return -ESTALE;
     if (m->read_only)
         return -EROFS;
-    t->node = node_find(m->nodes, t->parent, slice_str(name));
-    int r = mount_key(m, t->parent, slice_str(name), &t->key);
+    t->node = node_find(m->nodes, t->parent, t->name);
+    int r = mount_key(m, t->parent, t->name, &t->key);
     if (r < 0 || !t->node || t->node->is_dir)
         return r;
     r = staging_acquire(m, t->node, STAGING_JOIN, &t->staging, NULL);
@@ -79,14 +80,19 @@ static void take_spoilt(void *arg, struct node *n)
     x->all[x->n++] = (struct spoilt_one){.node = n, .staging = s};
 }
 
+static void target_find_spoilt(struct target *t)
+{
+    t->spoilt = (struct spoilt){.m = t->m, .name = t->name};
+    staging_each(t->m, t->parent, STAGING_SPOILT, take_spoilt, &t->spoilt);
+}
+
 /* Whoever still writes to a file that had this name writes to one without a name from now on: its next close
  * would bring back what is about to be removed, or overwrite what takes its place. */
-static void target_begin_unlink(struct target *t, const char *name)
+static void target_begin_unlink(struct target *t)
 {
-    t->spoilt = (struct spoilt){.m = t->m, .name = slice_str(name)};
-    staging_each(t->m, t->parent, STAGING_SPOILT, take_spoilt, &t->spoilt);
+    target_find_spoilt(t);
     for (size_t i = 0; i < t->spoilt.n; i++)
-        (void)staging_set_unlinked(t->m, t->spoilt.all[i].staging, true);
+        (void)staging_begin_unlink(t->m, t->spoilt.all[i].staging);
 }
 
 static void target_end_unlink(struct target *t, bool is_unlinked)
@@ -94,8 +100,26 @@ static void target_end_unlink(struct target *t, bool is_unlinked)
     for (size_t i = 0; i < t->spoilt.n; i++) {
         if (is_unlinked)
             node_detach(t->m->nodes, t->spoilt.all[i].node, /* is_unlinked= */ true);
-        else
-            (void)staging_set_unlinked(t->m, t->spoilt.all[i].staging, false);
+        staging_end_unlink(t->m, t->spoilt.all[i].staging, is_unlinked);
+    }
+}
+
+/* Whoever still writes to a file that had this name goes along when it is moved: its next close would make
+ * the old name again. Those who write hold no other while they wait for one of these, nor does a rename of a
+ * directory above: it leaves alone what has no name. */
+static void target_begin_follow(struct target *t)
+{
+    target_find_spoilt(t);
+    for (size_t i = 0; i < t->spoilt.n; i++)
+        staging_hold(t->m, t->spoilt.all[i].staging);
+}
+
+static void target_end_follow(struct target *t, struct target *to, bool has_moved)
+{
+    for (size_t i = 0; i < t->spoilt.n; i++) {
+        if (has_moved)
+            node_move_along(t->m->nodes, t->spoilt.all[i].node, to->parent, to->name);
+        staging_end_move(t->m, t->spoilt.all[i].staging, has_moved);
     }
 }
 
@@ -130,14 +154,14 @@ static int unlink_target(struct target *t, struct err *e)
         .bucket = slice_str(m->bucket), .key = buf_view(&t->key), .flags = WIRE_POSIX};
     struct wire_remove_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    bool is_there = t->staging ? staging_set_unlinked(m, t->staging, true) : true;
+    bool is_there = t->staging ? staging_begin_unlink(m, t->staging) : true;
     int r = is_there ? client_remove(m->client, &req, &b, &rep, e) : 0;
     if (r == -ENOENT && t->staging)
         r = 0;
-    if (r < 0 && t->staging)
-        (void)staging_set_unlinked(m, t->staging, false);
     if (t->node && (r == 0 || r == -ENOENT))
         node_detach(m->nodes, t->node, /* is_unlinked= */ true);
+    if (t->staging)
+        staging_end_unlink(m, t->staging, r == 0);
     return r == -ENOENT && request_comes_again() ? 0 : r;
 }
 
@@ -147,7 +171,7 @@ void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct target t;
     int r = target_init(mount_of(req), parent, name, &t);
     if (r == 0) {
-        target_begin_unlink(&t, name);
+        target_begin_unlink(&t);
         r = unlink_target(&t, &e);
         target_end_unlink(&t, r == 0 || r == -ENOENT);
     }
@@ -445,8 +469,7 @@ static void on_renumbered(void *arg, struct node *n)
     notifier_drop_attributes(m->notifier, n->id);
 }
 
-static int rename_directory(struct target *from, struct target *to, const char *new_name, unsigned flags,
-                            struct err *e)
+static int rename_directory(struct target *from, struct target *to, unsigned flags, struct err *e)
 {
     struct mount *m = from->m;
     struct moving x = {.m = m};
@@ -466,7 +489,7 @@ static int rename_directory(struct target *from, struct target *to, const char *
     else if (!was_moved)
         r = to->node && !to->node->is_dir ? -ENOTDIR : move_object(from, to, flags, &ignored, &b, e);
     if (r == 0) {
-        node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+        node_move(m->nodes, from->node, to->parent, to->name);
         node_renumber(m->nodes, from->node, on_renumbered, m);
     }
     for (size_t i = 0; i < x.n; i++) {
@@ -492,8 +515,7 @@ static bool was_file_moved(struct target *from, struct target *to, struct node_a
     return may_be;
 }
 
-static int rename_file(struct target *from, struct target *to, const char *new_name, unsigned flags,
-                       struct err *e)
+static int rename_file(struct target *from, struct target *to, unsigned flags, struct err *e)
 {
     struct mount *m = from->m;
     int r = 0;
@@ -504,7 +526,7 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
      * the other one is held: a rename of a directory above holds both, and may have this one first. */
     bool is_replaced = r == 0 && to->staging;
     if (is_replaced)
-        (void)staging_set_unlinked(m, to->staging, true);
+        (void)staging_begin_unlink(m, to->staging);
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct node_attr attr = {0};
     bool was_moved = r == 0 && was_file_moved(from, to, &attr, &b);
@@ -513,19 +535,21 @@ static int rename_file(struct target *from, struct target *to, const char *new_n
     else if (r == 0 && from->staging)
         r = staging_begin_move(m, from->staging, e);
     bool is_begun = from->staging && r == 0;
+    target_begin_follow(from);
     if (r == 0 && !was_moved)
         r = move_object(from, to, flags, &attr, &b, e);
     if (r == 0 && from->node) { /* in this order: when it has its new name nothing is left to be done */
         node_set_attr(m->nodes, from->node, &attr);
-        node_move(m->nodes, from->node, to->parent, slice_str(new_name));
+        node_move(m->nodes, from->node, to->parent, to->name);
         notifier_drop_attributes(m->notifier, from->node->id);
     } else if (r == 0 && to->node) { /* what moved is not known here, what it replaced is */
         node_detach(m->nodes, to->node, /* is_unlinked= */ true);
     }
+    target_end_follow(from, to, r == 0);
     if (is_begun)
         staging_end_move(m, from->staging, r == 0);
-    if (r < 0 && is_replaced)
-        (void)staging_set_unlinked(m, to->staging, false);
+    if (is_replaced)
+        staging_end_unlink(m, to->staging, r == 0);
     return r;
 }
 
@@ -539,8 +563,7 @@ static bool is_done(struct target *to)
     return to->node->moved_by == request_unique();
 }
 
-static int rename_target(struct target *from, struct target *to, const char *new_name, unsigned flags,
-                         struct err *e)
+static int rename_target(struct target *from, struct target *to, unsigned flags, struct err *e)
 {
     bool is_dir = from->node && from->node->is_dir;
     if (is_done(to))
@@ -550,11 +573,10 @@ static int rename_target(struct target *from, struct target *to, const char *new
     if (!is_dir && flags & RENAME_NOREPLACE && to->staging)
         return -EEXIST;
     if (!from->node)
-        return rename_file(from, to, new_name, flags, e);
+        return rename_file(from, to, flags, e);
     struct staging_pause mark;
     staging_pause(from->m, &mark, from->node);
-    int r =
-        is_dir ? rename_directory(from, to, new_name, flags, e) : rename_file(from, to, new_name, flags, e);
+    int r = is_dir ? rename_directory(from, to, flags, e) : rename_file(from, to, flags, e);
     staging_go_on(from->m, &mark);
     return r;
 }
@@ -568,8 +590,8 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
     if (r == 0)
         r = target_init(from.m, new_parent, new_name, &to);
     if (r == 0) {
-        target_begin_unlink(&to, new_name);
-        r = rename_target(&from, &to, new_name, flags, &e);
+        target_begin_unlink(&to);
+        r = rename_target(&from, &to, flags, &e);
         target_end_unlink(&to, r == 0);
     }
     if (to.m)

@@ -485,16 +485,9 @@ struct node *node_attach(struct node_table *t, struct node *n)
     return there;
 }
 
-void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name)
+static void rename_locked(struct node_table *t, struct node *n, struct node *new_parent,
+                          struct slice new_name, bool is_attached)
 {
-    LOCK_SCOPE(&t->lock);
-    struct node *there = find_name(t, new_parent, new_name);
-    if (there == n)
-        return;
-    if (there) {
-        detach_locked(t, there);
-        set_unlinked(there);
-    }
     struct node *old_parent = n->parent;
     if (n->is_attached)
         unlink_name(t, n); /* what is kept has the old name until it has the new one */
@@ -504,12 +497,40 @@ void node_move(struct node_table *t, struct node *n, struct node *new_parent, st
     n->parent = new_parent;
     new_parent->refs++;
     n->ino = node_ino(new_parent->ino, new_name);
-    n->is_attached = true;
+    n->is_attached = is_attached;
     n->moved_by = request_unique();
-    link_name(t, n);
+    if (is_attached)
+        link_name(t, n);
     node_changed_locked(t, n);
     old_parent->refs--;
     release_locked(t, old_parent);
+}
+
+static void move_locked(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name)
+{
+    struct node *there = find_name(t, new_parent, new_name);
+    if (there == n)
+        return;
+    if (there) {
+        detach_locked(t, there);
+        set_unlinked(there);
+    }
+    rename_locked(t, n, new_parent, new_name, /* is_attached= */ true);
+}
+
+void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name)
+{
+    LOCK_SCOPE(&t->lock);
+    move_locked(t, n, new_parent, new_name);
+}
+
+void node_move_along(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name)
+{
+    LOCK_SCOPE(&t->lock);
+    if (n->is_attached)
+        move_locked(t, n, new_parent, new_name);
+    else
+        rename_locked(t, n, new_parent, new_name, /* is_attached= */ false);
 }
 
 static bool is_within(const struct node *n, const struct node *dir)

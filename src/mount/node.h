@@ -121,6 +121,9 @@ void node_detach(struct node_table *t, struct node *n, bool is_unlinked);
 struct node *node_attach(struct node_table *t, struct node *n);
 /* Renames; what was at the target is detached as unlinked. */
 void node_move(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name);
+/* After node_move of what had the same name before: the name of one that is detached, too, by which it is
+ * published later. One that got the old name back meanwhile (node_attach) is moved. */
+void node_move_along(struct node_table *t, struct node *n, struct node *new_parent, struct slice new_name);
 /* After node_move of a directory: what lies in it has the numbers of its new path. Calls `each`, under the
  * table's lock, with the directory and every node that got another number. */
 void node_renumber(struct node_table *t, struct node *dir, void (*each)(void *arg, struct node *n),

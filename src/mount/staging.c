@@ -67,7 +67,6 @@ void staging_keep(struct mount *m, struct staging *s)
     if (!c)
         return;
     c->is_published = atomic_load(&s->is_published);
-    c->is_unlinked = atomic_load(&s->is_unlinked);
     c->may_be_mapped = atomic_load(&s->may_be_mapped);
     c->is_clean = c->has_time = false;
     atomic_signal_fence(memory_order_seq_cst);
@@ -99,6 +98,7 @@ static void begin_keeping(struct mount *m, struct staging *s)
     }
     s->kept->slot = slot;
     s->kept->node_id = s->node->id;
+    s->kept->is_unlinked = atomic_load(&s->is_unlinked);
     staging_keep(m, s);
     atomic_signal_fence(memory_order_seq_cst);
     s->kept->magic = STAGING_KEPT_MAGIC;
@@ -383,7 +383,7 @@ static void apply_locked(struct staging *s, const struct posix_meta *change)
 int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta *change, struct err *e)
 {
     enter(m, s);
-    bool is_there = !atomic_load(&s->is_unlinked) && staging_is_clean_alone(s);
+    bool is_there = !staging_is_unlinked(m, s) && staging_is_clean_alone(s);
     int r = is_there ? mount_change_object(m, s->node, change, e) : 0;
     if (r == 0) {
         LOCK_SCOPE(node_table_lock(m->nodes));
@@ -543,16 +543,41 @@ void staging_set_time_locked(struct staging *s, uint64_t time_ns)
     s->time_ns = time_ns;
 }
 
-bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked)
+static void set_unlinked_locked(struct staging *s, bool is_unlinked, bool is_doubtful)
 {
-    enter(m, s); /* a publication that runs ends first, so that its object is removed too */
-    if (is_unlinked && s->is_of_before) /* that publication, too */
-        before_wait();
     atomic_store(&s->is_unlinked, is_unlinked);
-    staging_keep(m, s);
+    s->is_doubtful = is_doubtful;
+    if (s->kept)
+        s->kept->is_unlinked = is_unlinked;
+}
+
+bool staging_begin_unlink(struct mount *m, struct staging *s)
+{
+    enter(m, s);         /* a publication that runs ends first, so that its object is removed too */
+    if (s->is_of_before) /* that publication, too */
+        before_wait();
     bool is_published = atomic_load(&s->is_published) || s->may_be_published;
+    lock_take(node_table_lock(m->nodes));
+    set_unlinked_locked(s, /* is_unlinked= */ true, /* is_doubtful= */ true);
+    lock_drop(node_table_lock(m->nodes));
     leave(m, s);
     return is_published;
+}
+
+/* Not by `enter`: who waits for this has entered. */
+void staging_end_unlink(struct mount *m, struct staging *s, bool is_unlinked)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    set_unlinked_locked(s, is_unlinked, /* is_doubtful= */ false);
+    cond_broadcast(&m->stagings.changed);
+}
+
+bool staging_is_unlinked(struct mount *m, struct staging *s)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    while (s->is_doubtful)
+        cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
+    return atomic_load(&s->is_unlinked);
 }
 
 bool staging_is_unpublished(const struct staging *s)

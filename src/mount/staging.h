@@ -82,8 +82,11 @@ int staging_stat_locked(const struct staging *s, struct stat *ret);
 struct posix_meta;
 int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta *change, struct err *e);
 
-/* While its name is gone nothing is published. Gives whether the origin has an object of that name. */
-bool staging_set_unlinked(struct mount *m, struct staging *s, bool is_unlinked);
+/* Around the removal or replacement of its name: between the two, who would publish waits to hear whether
+ * there still is a name; while it is gone nothing is published. The first gives whether the origin has an
+ * object of that name. */
+bool staging_begin_unlink(struct mount *m, struct staging *s);
+void staging_end_unlink(struct mount *m, struct staging *s, bool is_unlinked);
 /* Between the two, who begins to write the node, or one below it, waits: it would write under a name that is
  * about to go. */
 void staging_pause(struct mount *m, struct staging_pause *p, const struct node *n);

@@ -41,9 +41,10 @@ struct staging {
     struct timespec time_of_file;
     uint32_t refs;
     enum staging_state state;
-    bool is_busy;    /* someone publishes */
-    bool is_awaited; /* is_busy by a process before this one, whose rename comes again */
-    bool is_resumed; /* one of its users is stagings_resumed */
+    bool is_busy;     /* someone publishes */
+    bool is_awaited;  /* is_busy by a process before this one, whose rename comes again */
+    bool is_resumed;  /* one of its users is stagings_resumed */
+    bool is_doubtful; /* between staging_begin_unlink and staging_end_unlink */
 
     /* Owned by whoever set is_busy. */
     bool has_handle; /* the node has a staging file of it: */
@@ -70,6 +71,8 @@ void staging_mark_clean(struct staging *s);
 uint64_t staging_time_locked(const struct staging *s, const struct stat *st);
 /* From now on, until it is written to. */
 void staging_set_time_locked(struct staging *s, uint64_t time_ns);
+/* Whether its name is gone, or was replaced; waits until that is known. */
+bool staging_is_unlinked(struct mount *m, struct staging *s);
 /* Alone (is_busy): whether all that was written is published. */
 bool staging_is_clean_alone(struct staging *s);
 /* Alone (is_busy). is_last: no writer is left. */

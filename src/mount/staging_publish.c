@@ -235,7 +235,7 @@ static void hand_over(struct mount *m, struct staging *s)
 
 int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, struct err *e)
 {
-    if (atomic_load(&s->is_unlinked))
+    if (staging_is_unlinked(m, s))
         return 0;
     bool as_seen = is_as_seen(s);
     if (as_seen && s->is_clean) {
@@ -278,7 +278,7 @@ static int strand_once(struct mount *m, struct staging *s, uint64_t size, struct
 
 int staging_strand(struct mount *m, struct staging *s, struct err *e)
 {
-    if (atomic_load(&s->is_unlinked) || s->is_clean || !s->has_failed)
+    if (s->is_clean || !s->has_failed || staging_is_unlinked(m, s))
         return 0;
     int r = -EBADF;
     for (int i = 0; i < TRIES && r == -EBADF; i++)

@@ -31,7 +31,9 @@ struct intent {
     struct intent *next, *next_done;
     struct intents *table;
     uint64_t family, number;
-    bool is_running, is_recorded, is_of_before;
+    bool is_running, is_of_before;
+    bool is_recorded;       /* or may be */
+    bool is_put_off;        /* to the next turn; of before */
     struct intent_record r; /* its strings are the intent's */
 };
 
@@ -307,9 +309,10 @@ int intent_note(struct intent *x, const struct intent_record *now, enum kv_commi
     replace_text(&x->r.etag, now->etag);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(x->table->kv);
     int r = save(x, t);
-    r = r < 0 ? r : kv_txn_commit(t, kind, e);
-    x->is_recorded |= r == 0;
-    return r;
+    if (r < 0)
+        return r;
+    x->is_recorded = true; /* a commit that fails may be there all the same */
+    return kv_txn_commit(t, kind, e);
 }
 
 /* What was done is known as long as somebody may have lost the answer; a failure was told, and whoever asks
@@ -363,7 +366,7 @@ static struct intent *take_left(struct intents *t)
 {
     LOCK_SCOPE(&t->lock);
     struct intent *x = t->n_of_before > 0 ? t->all : NULL;
-    while (x && !x->is_of_before)
+    while (x && (!x->is_of_before || x->is_put_off))
         x = x->next;
     if (x)
         take_over_locked(t, x);
@@ -399,13 +402,23 @@ static int finish_left(struct object_service *s, struct intent *x)
     return r;
 }
 
-static void put_back(struct intents *t, struct intent *x)
+/* Those of the same bucket would only wait for the same origin. */
+static void put_off(struct intents *t, struct intent *x)
 {
     LOCK_SCOPE(&t->lock);
     x->is_running = false;
     x->is_of_before = true;
     t->n_of_before++;
+    for (struct intent *y = t->all; y; y = y->next)
+        y->is_put_off |= y->r.bucket_id == x->r.bucket_id;
     cond_broadcast(&t->ended);
+}
+
+static void end_turn(struct intents *t)
+{
+    LOCK_SCOPE(&t->lock);
+    for (struct intent *x = t->all; x; x = x->next)
+        x->is_put_off = false;
 }
 
 void intents_turn(struct object_service *s, uint64_t now_ns)
@@ -416,10 +429,10 @@ void intents_turn(struct object_service *s, uint64_t now_ns)
         return;
     while (!atomic_load(&s->stopping) && (x = take_left(t))) {
         int r = finish_left(s, x);
-        if (r == -ECANCELED || retry_is_transient(r)) { /* in a later turn, or after the next start */
-            put_back(t, x);
-            return;
-        }
-        intent_end(x, -ECANCELED); /* its record goes */
+        if (r == -ECANCELED || retry_is_transient(r)) /* in a later turn, or after the next start */
+            put_off(t, x);
+        else
+            intent_end(x, -ECANCELED); /* its record goes */
     }
+    end_turn(t);
 }

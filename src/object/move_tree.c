@@ -43,6 +43,7 @@ struct item {
 
     /* Of the original just before it was copied; "": not known. */
     char etag[ORIGIN_ETAG_MAX + 1];
+    char copy_etag[ORIGIN_ETAG_MAX + 1]; /* of what was made of it; "": not known */
 };
 
 struct move {
@@ -190,7 +191,11 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
     } else {
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
         r = r < 0 ? r : back_copy_moved(m->service->back, m->upstream, from, to, a, &answer, e);
-        r = r == -EAGAIN ? upstream_copy(m->upstream, from, to, a, &answer, e) : r;
+        if (r == -EAGAIN) {
+            r = upstream_copy(m->upstream, from, to, a, &answer, e);
+            if (r == 0 && answer.etag.n <= ORIGIN_ETAG_MAX)
+                (void)snprintf(i->copy_etag, sizeof(i->copy_etag), SLICE_FMT, SLICE_ARG(answer.etag));
+        }
         if (r == 0 && was.etag.n <= ORIGIN_ETAG_MAX)
             (void)snprintf(i->etag, sizeof(i->etag), SLICE_FMT, SLICE_ARG(was.etag));
     }
@@ -217,9 +222,11 @@ static int remove_source(struct move *m, struct item *i, struct arena *a, struct
     return r == -ENOENT ? 0 : r;
 }
 
+/* What somebody else wrote over it stays, as far as can be told. */
 static int remove_copy(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
-    return i->is_copied ? remove_key(m, key_in(m->to, i, a), SLICE_NULL, e) : 0;
+    int r = i->is_copied ? remove_key(m, key_in(m->to, i, a), slice_str(i->copy_etag), e) : 0;
+    return r == ERR_PRECONDITION ? 0 : r;
 }
 
 /* Of a rename that was copied before: whether the original is what was copied then. One that somebody has

@@ -104,6 +104,7 @@ static void test_quota_to_the_byte(void **state)
 {
     struct fixture *f = *state;
     set_bucket(f, "quota=10\n");
+    quota_turn(f->service); /* no count is begun while something comes */
     origin_write(f, "a", "1234567");
     origin_write(f, "b", "1234");
     origin_write(f, "c", "123");
@@ -349,6 +350,7 @@ static void test_a_lowered_quota_drops_the_oldest(void **state)
 {
     struct fixture *f = *state;
     set_bucket(f, "quota=1000\n");
+    quota_turn(f->service); /* no count is begun while something comes */
     read_hundreds(f, 10);
     atomic_fetch_add(&clock_ahead_ns, 3600000000000);
     for (unsigned i = 0; i < 10; i += 2)
@@ -425,15 +427,16 @@ static void test_walks_of_a_quota_have_pauses(void **state)
     quota_turn(f->service);
     read_hundreds(f, 10);
     atomic_fetch_add(&clock_ahead_ns, 3 * DAY_NS);
-    atomic_store(&clock_step_ns, 1000000000); /* a walk takes seconds */
     origin_write(f, "first", text);
     for (int i = 0; i < 600 && !is_cached(f, "first"); i++) {
+        atomic_store(&clock_step_ns, 1000000000); /* a walk takes seconds */
         assert_string_equal(read_all(f, "first", NULL), text);
         quota_turn(f->service);
+        stand_still(f); /* nothing but walks does */
+        assert_string_equal(read_all(f, "first", NULL), text);
         sys->sleep_ns(10000000);
     }
     assert_true(is_cached(f, "first"));
-    stand_still(f);
     origin_write(f, "second", text);
     for (int i = 0; i < 5; i++) {
         assert_string_equal(read_all(f, "second", NULL), text);
@@ -567,7 +570,9 @@ static void test_walks_of_what_is_kept(void **state)
     keep_turn(f->service);
     assert_int_equal(walks(f), before);
     atomic_fetch_add(&clock_ahead_ns, DAY_NS);
-    assert_true(keep_wait_counted(f->service));
+    for (int i = 0; i < 12 && walks(f) == before;
+         i++) /* the steward may be faster, or slower than that waits */
+        (void)keep_wait_counted(f->service);
     assert_int_equal(walks(f), before + 1);
     assert_false(keep_wait_counted(f->service));
     assert_int_equal(walks(f), before + 1);

@@ -28,9 +28,17 @@
 /* S3 takes signatures that are a quarter of an hour off, either way, of who asks both services. */
 #define CLOCKS_APART_NS ((uint64_t)3600000000000)
 #define SECOND_NS       ((uint64_t)1000000000)
-#define SEND_TRIES      3 /* of what is replaced while it is copied */
+#define SEND_TRIES      3   /* of what is replaced while it is copied */
+#define AT_ONCE_MAX     MIB /* of an object whose attributes and bytes come with one answer */
 
 enum mode { MODE_COPY, MODE_SYNC, MODE_EXPORT, MODE_IMPORT };
+
+/* What the source has: its attributes, and the object, where it had to be opened for them. */
+struct source_object {
+    struct wire_attr attr;
+    bool is_opened;
+    struct wire_open_rep open;
+};
 
 /* The key on the other side: behind the other prefix what this one has behind its own. */
 static struct slice other_key(struct arena *a, struct slice key, struct slice prefix, struct slice other)
@@ -231,24 +239,45 @@ static void take_version(struct kind_work *w, struct wire_attr *from)
     from->meta = meta_without(from->meta, META_VERSION, w->arena);
 }
 
-/* Opens the source and puts it under `key` of the target, verified. */
-static int send_once(struct kind_work *w, enum mode mode, const struct kind_object *o, struct wire_attr *from,
-                     struct slice key, bool is_open, struct wire_attr *ret_there, struct err *e)
+/* ---- sending ---- */
+
+/* expect: how much of it the first answer shall bring, with the metadata; 0: as it comes, without. */
+static int source_open(struct kind_work *w, const struct kind_object *o, uint64_t expect,
+                       struct source_object *s, struct err *e)
 {
-    struct wire_open_req open = {
-        .bucket = w->source_bucket, .key = o->key, .via = WIRE_VIA_API, .flags = pour_flags(w)};
-    struct wire_attr there = {0};
-    struct wire_open_rep rep;
+    struct wire_open_req open = {.bucket = w->source_bucket,
+                                 .key = o->key,
+                                 .expect = expect,
+                                 .via = WIRE_VIA_API,
+                                 .flags = pour_flags(w) | (expect > 0 ? WIRE_META : 0)};
+    int r = object_open(w->session, &open, w->arena, &s->open, e);
+    s->is_opened = r == 0;
+    return r;
+}
+
+static void source_close(struct kind_work *w, struct source_object *s)
+{
+    struct wire_close_req close = {.handle = s->open.handle, .read_cached = w->read_here};
+    struct wire_close_rep closed;
+    if (s->is_opened)
+        (void)object_close(w->session, &close, w->arena, &closed, NULL);
+    s->is_opened = false;
+}
+
+/* Opens the source, unless it is, and puts it under `key` of the target, verified. */
+static int send_once(struct kind_work *w, enum mode mode, const struct kind_object *o,
+                     struct source_object *source, struct slice key, bool is_open,
+                     struct wire_attr *ret_there, struct err *e)
+{
+    struct wire_attr there = {0}, *from = &source->attr;
     struct digest_sums sent;
-    int r = object_open(w->session, &open, w->arena, &rep, e);
+    int r = source->is_opened ? 0 : source_open(w, o, /* expect= */ 0, source, e);
     if (r < 0)
         return r;
-    w->bytes = from->size_bytes = rep.attr.size_bytes;
-    from->etag = rep.attr.etag;
-    r = pour(w, &rep, key, from->content_type, meta_of(w, mode, from, is_open), &sent, e);
-    struct wire_close_req close = {.handle = rep.handle, .read_cached = w->read_here};
-    struct wire_close_rep closed;
-    (void)object_close(w->session, &close, w->arena, &closed, NULL);
+    w->bytes = from->size_bytes = source->open.attr.size_bytes;
+    from->etag = source->open.attr.etag;
+    r = pour(w, &source->open, key, from->content_type, meta_of(w, mode, from, is_open), &sent, e);
+    source_close(w, source);
     if (r == 0)
         r = pour_verify(w, key, &sent, &there, e);
     if (r < 0)
@@ -280,12 +309,13 @@ static int was_replaced(struct kind_work *w, const struct kind_object *o, struct
 
 /* As send_once. The next sync goes by times where ETags do not tell, and what it finds is younger than what
  * replaced the source while this one read it. */
-static int send(struct kind_work *w, enum mode mode, const struct kind_object *o, struct wire_attr *from,
-                struct slice key, bool is_open, struct err *e)
+static int send(struct kind_work *w, enum mode mode, const struct kind_object *o,
+                struct source_object *source, struct slice key, bool is_open, struct err *e)
 {
+    struct wire_attr *from = &source->attr;
     for (int i = 0; i < SEND_TRIES; i++) {
         struct wire_attr there = {0};
-        int r = send_once(w, mode, o, from, key, is_open, &there, e);
+        int r = send_once(w, mode, o, source, key, is_open, &there, e);
         if (r < 0 || mode != MODE_SYNC || are_hashes(from, &there))
             return r;
         int replaced = was_replaced(w, o, from, e);
@@ -312,50 +342,104 @@ static int check_alone(struct kind_work *w, struct slice key, struct slice other
     return r == -ENOENT ? 0 : r;
 }
 
+static bool is_as_listed(const struct kind_object *o, const struct wire_attr *x)
+{
+    return o->size_bytes == x->size_bytes && attr_same_time(o->mtime_ns, x->mtime_ns);
+}
+
 /* What is remembered of the source may be older than the listing that the job has walked: that was fresh. */
 static int stat_source(struct kind_work *w, const struct kind_object *o, struct wire_attr *ret, struct err *e)
 {
     int r = stat_at(w, w->source_bucket, o->key, 0, ret, e);
-    bool is_same = r == 0 && o->size_bytes == ret->size_bytes && attr_same_time(o->mtime_ns, ret->mtime_ns);
-    if (o->mtime_ns == 0 || is_same || (r < 0 && r != -ENOENT))
+    if (o->mtime_ns == 0 || (r == 0 && is_as_listed(o, ret)) || (r < 0 && r != -ENOENT))
         return r;
     return stat_at(w, w->source_bucket, o->key, WIRE_FRESH, ret, e);
 }
 
-static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode, struct err *e)
+/* What the target has not is opened at once where that is worth it: a question for its attributes would take
+ * as long as the object itself. */
+static bool opens_at_once(const struct kind_work *w, const struct kind_object *o)
+{
+    bool is_plain = !w->modes && !job_spec_restores(w->spec); /* its attributes come with its bytes */
+    return w->from_origin && !w->to_origin && is_plain && o->mtime_ns > 0 && o->size_bytes > 0 &&
+           o->size_bytes <= AT_ONCE_MAX;
+}
+
+static int find_source(struct kind_work *w, const struct kind_object *o, bool at_once,
+                       struct source_object *ret, struct err *e)
+{
+    if (at_once) {
+        int r = source_open(w, o, o->size_bytes, ret, e);
+        if (r < 0)
+            return r;
+        ret->attr = ret->open.attr;
+        if (is_as_listed(o, &ret->attr))
+            return 0;
+        source_close(w, ret);
+    }
+    return stat_source(w, o, &ret->attr, e);
+}
+
+/* there: NULL when the target has none. */
+static int copy_found(struct kind_work *w, const struct kind_object *o, enum mode mode,
+                      struct source_object *source, struct slice key, const struct wire_attr *there,
+                      struct err *e)
+{
+    const struct wire_attr *from = &source->attr;
+    bool is_dir = w->has_dirs && is_dir_key(key) && from->size_bytes == 0;
+    bool has_dir = is_dir && there; /* what it is like is a matter of the end */
+    if (!there || (!has_dir && !as_there(w, mode, from, there)))
+        return send(w, mode, o, source, key, /* is_open= */ is_dir, e);
+    bool hash = is_hash(from->etag) && slice_eq(from->etag, there->etag);
+    w->line = line_of(w, from, hash ? "md5" : "etag", there->etag);
+    struct compared c = compare(from, there, is_dir_key(key));
+    if (!w->modes || has_dir || (c.mode && c.owner && c.time))
+        return KIND_SKIPPED;
+    w->modes_lost = !c.mode || !c.owner;
+    return w->no_set ? KIND_SKIPPED : give_modes(w, key, from, there, e);
+}
+
+/* Whether the target has the key: 1, 0, or the error. */
+static int find_target(struct kind_work *w, struct slice key, struct wire_attr *ret, struct err *e)
+{
+    int r = stat_at(w, w->target_bucket, key, WIRE_FRESH, ret, e);
+    return r == -ENOENT ? 0 : r < 0 ? r : 1;
+}
+
+static int copy_from(struct kind_work *w, const struct kind_object *o, enum mode mode,
+                     struct source_object *source, struct err *e)
 {
     struct slice key = target_key(w, mode, o->key);
-    struct wire_attr from = {0}, there = {0};
-    int r = stat_source(w, o, &from, e);
+    struct wire_attr there = {0};
+    bool asks_first = key.n > 0 && opens_at_once(w, o);
+    int has = asks_first ? find_target(w, key, &there, e) : 0;
+    int r = has < 0 ? has : find_source(w, o, asks_first && !has, source, e);
     if (r < 0)
         return r;
-    take_version(w, &from);
-    if (key.n == 0 && from.size_bytes == 0 && slice_ends(o->key, SLICE_LIT("/"))) {
-        w->line = line_of(w, &from, "etag", from.etag); /* the folder whose contents go */
+    take_version(w, &source->attr);
+    if (key.n == 0 && source->attr.size_bytes == 0 && slice_ends(o->key, SLICE_LIT("/"))) {
+        /* the folder whose contents go */
+        w->line = line_of(w, &source->attr, "etag", source->attr.etag);
         return KIND_SKIPPED;
     }
     if (key.n == 0)
         return err_set(e, -EINVAL, "it is the prefix itself and has no name of its own there");
-    if (w->no_links && is_link(&from))
+    if (w->no_links && is_link(&source->attr))
         return err_set(e, ERR_NOT_IMPLEMENTED, "is a symbolic link, and the target keeps none");
-    w->bytes = from.size_bytes;
+    w->bytes = source->attr.size_bytes;
     r = check_alone(w, o->key, key, e);
     if (r < 0)
         return r;
-    r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);
-    if (r < 0 && r != -ENOENT)
-        return r;
-    bool is_dir = w->has_dirs && is_dir_key(key) && from.size_bytes == 0;
-    bool has_dir = is_dir && r == 0; /* what it is like is a matter of the end */
-    if (r == -ENOENT || (!has_dir && !as_there(w, mode, &from, &there)))
-        return send(w, mode, o, &from, key, /* is_open= */ is_dir, e);
-    bool hash = is_hash(from.etag) && slice_eq(from.etag, there.etag);
-    w->line = line_of(w, &from, hash ? "md5" : "etag", there.etag);
-    struct compared c = compare(&from, &there, is_dir_key(key));
-    if (!w->modes || has_dir || (c.mode && c.owner && c.time))
-        return KIND_SKIPPED;
-    w->modes_lost = !c.mode || !c.owner;
-    return w->no_set ? KIND_SKIPPED : give_modes(w, key, &from, &there, e);
+    has = asks_first ? has : find_target(w, key, &there, e);
+    return has < 0 ? has : copy_found(w, o, mode, source, key, has ? &there : NULL, e);
+}
+
+static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode, struct err *e)
+{
+    struct source_object source = {0};
+    int r = copy_from(w, o, mode, &source, e);
+    source_close(w, &source);
+    return r;
 }
 
 /* The directory as the source's is, now that nothing more is put into it. What is not there has failed
@@ -363,21 +447,22 @@ static int copy(struct kind_work *w, const struct kind_object *o, enum mode mode
 static int copy_dir(struct kind_work *w, const struct kind_object *o, enum mode mode, struct err *e)
 {
     struct slice key = target_key(w, mode, o->key);
-    struct wire_attr from = {0}, there = {0};
+    struct source_object source = {0};
+    struct wire_attr *from = &source.attr, there = {0};
     if (key.n == 0)
         return KIND_SKIPPED;
-    int r = stat_at(w, w->source_bucket, o->key, 0, &from, e);
+    int r = stat_at(w, w->source_bucket, o->key, 0, from, e);
     if (r == 0)
         r = stat_at(w, w->target_bucket, key, WIRE_FRESH, &there, e);
-    if (r == -ENOENT || (r == 0 && from.size_bytes > 0))
+    if (r == -ENOENT || (r == 0 && from->size_bytes > 0))
         return KIND_SKIPPED;
     if (r < 0)
         return r;
-    struct compared c = compare(&from, &there, /* is_dir= */ true);
+    struct compared c = compare(from, &there, /* is_dir= */ true);
     if (c.mode && c.owner && c.time)
         return KIND_SKIPPED;
-    return w->no_set ? send(w, mode, o, &from, key, /* is_open= */ false, e)
-                     : give_modes(w, key, &from, &there, e);
+    return w->no_set ? send(w, mode, o, &source, key, /* is_open= */ false, e)
+                     : give_modes(w, key, from, &there, e);
 }
 
 int kind_copy(struct kind_work *w, const struct kind_object *o, struct err *e)

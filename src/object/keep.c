@@ -248,6 +248,7 @@ static void forget_gone(struct object_service *s)
 
 void keep_turn(struct object_service *s)
 {
+    LOCK_SCOPE(&s->walk_lock); /* as quota_turn */
     forget_gone(s);
     for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
         if (b->p.keep > 0)

@@ -95,7 +95,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->expire_lock, LOCK_LEAF);
-    lock_init(&s->quota_turn_lock, LOCK_STEWARD);
+    lock_init(&s->walk_lock, LOCK_STEWARD);
     lock_init(&s->quota_lock, LOCK_OBJECT);
     lock_init(&s->keep_lock, LOCK_LEAF);
     lock_init(&s->upload_lock, LOCK_OBJECT);
@@ -193,7 +193,7 @@ void object_service_close(struct object_service *s)
     lock_fini(&s->upload_lock);
     lock_fini(&s->keep_lock);
     lock_fini(&s->quota_lock);
-    lock_fini(&s->quota_turn_lock);
+    lock_fini(&s->walk_lock);
     lock_fini(&s->expire_lock);
     lock_fini(&s->watch_lock);
     lock_fini(&s->lock);

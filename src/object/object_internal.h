@@ -127,7 +127,7 @@ struct object_service {
     uint64_t upload_turn_ns; /* the steward's: not before */
     struct lock expire_lock; /* covers expire_turns */
     struct expire_turn *expire_turns;
-    struct lock quota_turn_lock; /* of who walks: two at a time would each drop what is too much */
+    struct lock walk_lock; /* of who counts for quota and keep: two would each drop what is too much */
     struct lock quota_lock;      /* covers quotas; taken before the steward's own */
     struct quota *quotas;
     struct scrub *scrub;                       /* NULL: none */

@@ -288,7 +288,7 @@ static void forget_gone(struct object_service *s)
 
 void quota_turn(struct object_service *s)
 {
-    LOCK_SCOPE(&s->quota_turn_lock); /* over the walk's I/O: nobody but walkers wait for it */
+    LOCK_SCOPE(&s->walk_lock); /* over the walk's I/O: nobody but walkers wait for it */
     forget_gone(s);
     for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));)
         if (b->p.quota > 0 && !bucket_is_scratch(b)) /* theirs: scratch_room.c */

@@ -146,6 +146,12 @@ static int load_entry(struct opener *o)
     return 0;
 }
 
+/* S3's answers carry it; who copies an object sends it along. */
+static bool wants_meta(const struct opener *o)
+{
+    return o->req->via == WIRE_VIA_S3 || o->req->flags & WIRE_META;
+}
+
 /* A word of the origin about the entry's version: whether it confirms its metadata, too. A listing tells of
  * them by the time of the last change alone. */
 static bool hear_of_meta(struct opener *o, const struct attr *heard)
@@ -229,7 +235,7 @@ static int revalidate(struct opener *o, struct err *e)
     return 1;
 }
 
-/* An entry made from a listing lacks content type and metadata; S3's answers carry them. 1: as revalidate. */
+/* An entry made from a listing lacks content type and metadata. 1: as revalidate. */
 static int complete_meta(struct opener *o, struct err *e)
 {
     struct attr full;
@@ -355,11 +361,10 @@ static int discover(struct opener *o, struct err *e)
 /* Under the key's opening: finds or makes what to read from. */
 static int settle(struct opener *o, struct err *e)
 {
-    bool wants_meta = o->req->via == WIRE_VIA_S3;
     o->seen = mirror_generation(o->service->mirror, o->bucket, o->req->key);
     if (load_entry(o) == 0) {
         int r = entry_is_fresh(o) ? 0 : revalidate(o, e);
-        if (r == 0 && wants_meta && !o->attr.has_meta)
+        if (r == 0 && wants_meta(o) && !o->attr.has_meta)
             r = complete_meta(o, e);
         if (r <= 0)
             return r;
@@ -368,7 +373,7 @@ static int settle(struct opener *o, struct err *e)
     int r = mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &o->attr);
     if (r == 0 && o->attr.is_absent)
         return err_set(e, -ENOENT, "no such key");
-    if (r == 0 && !o->attr.is_directory && (o->attr.has_meta || !wants_meta))
+    if (r == 0 && !o->attr.is_directory && (o->attr.has_meta || !wants_meta(o)))
         return admit(o, &o->attr, &o->extent, e);
     return discover(o, e);
 }
@@ -397,7 +402,7 @@ static bool open_warm(struct opener *o)
 {
     if (load_entry(o) < 0)
         return false;
-    bool listed_only = o->req->via == WIRE_VIA_S3 && !o->attr.has_meta;
+    bool listed_only = wants_meta(o) && !o->attr.has_meta;
     if (extent_is_complete(o->extent) && entry_is_fresh(o) && !listed_only)
         return true;
     extent_unref(TAKE_PTR(o->extent));

@@ -159,11 +159,11 @@ int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct
     return err_set(e, ERR_CONFLICT, "parts of the upload are still coming");
 }
 
-/* Stops the parts, and waits for so long at most until nothing is sent. */
+/* Stops the parts, then waits for so long at most until nothing is sent. */
 static void stop_locked(struct object_service *s, struct upload_slot *slot, bool whole_too, uint64_t wait_ns)
 {
     uint64_t end_ns = sys->mono_ns() + wait_ns;
-    for (bool sends = true; sends && sys->mono_ns() < end_ns;) {
+    for (bool first = true, sends = true; sends && (first || sys->mono_ns() < end_ns); first = false) {
         sends = false;
         for (struct upload_way *w = slot->ways; w; w = w->next) {
             part_send_stop(w->send, whole_too);

@@ -81,7 +81,7 @@ class Mount(harness.Program):
             return None
         try:
             harness.wait_until(lambda: subprocess.run(["fusermount3", "-u", str(self.path)], stderr=subprocess.DEVNULL,
-                                                      check=False).returncode == 0 or not self.running(), 30, "unmounted")
+                                                      check=False).returncode == 0 or not self.running(), 60, "unmounted")
             status = self._finish()
         finally:
             if is_mounted(self.path):

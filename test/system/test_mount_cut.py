@@ -341,8 +341,8 @@ def test_a_node_that_does_not_come_back(origin, new_node, new_shaper, new_mount)
     shaper.fault("stall", match=f"DELETE /{bucket}/f", for_="1h")
     program = subprocess.Popen([sys.executable, "-c", CALL, mount.path, "unlink", json.dumps(["f"])], stdout=subprocess.PIPE, text=True)
     harness.wait_until(lambda: not origin.s3().list_objects_v2(Bucket=bucket).get("Contents"), what="it is removed")
-    node.kill()
     began = time.monotonic()
+    node.kill()
     assert program.communicate(timeout=120)[0].strip() == errno.errorcode[errno.EIO]
     assert 3 < time.monotonic() - began < 60
     shaper.reset()

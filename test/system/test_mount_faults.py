@@ -185,10 +185,10 @@ def test_a_change_that_takes_the_origin_longer_than_the_timeout_is_waited_for(or
     bucket, s3 = node.new_bucket(origin, endpoint=shaper.endpoint, posix="on"), origin.s3()
     for key in ("f", "d/"):
         s3.put_object(Bucket=bucket, Key=key, Body=b"")
-    top = mount(node, bucket, timeout="3s").path
+    top = mount(node, bucket, timeout="10s").path
     assert sorted(os.listdir(top)) == ["d", "f"] and (top / "f").stat().st_size == 0
     method, key = request_.split()
-    shaper.fault("stall", match=f"{method} /{bucket}/{key}", for_="10s")
+    shaper.fault("stall", match=f"{method} /{bucket}/{key}", for_="25s")
     change(top)
     assert made({x["Key"] for x in s3.list_objects_v2(Bucket=bucket).get("Contents", [])})
     assert request_ != "PUT f" or s3.head_object(Bucket=bucket, Key="f")["Metadata"]["mode"] == str(0o100640)

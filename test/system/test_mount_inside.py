@@ -75,8 +75,9 @@ def test_explaining_an_object_as_it_arrives(bucket):
         assert 0 < part["present_bytes"] < len(body) and part["blocks"] == 6
         assert f"of {part['blocks']} blocks are not here" in part["why_not"] and part["first_missing_at"] % MIB == 0
     assert bucket.s3.get_object(Bucket=bucket.name, Key=key)["Body"].read() == body
-    before = node.metric("forebay_origin_requests_total", bucket=bucket.name)
     whole = harness.wait_until(lambda: (lambda x: x["complete"] and x)(explain(node, name)), what="all")
+    before = node.metric("forebay_origin_requests_total", bucket=bucket.name)
+    assert explain(node, name)["complete"]
     assert whole["size_bytes"] == whole["present_bytes"] == len(body) and whole["blocks_present"] == 6
     assert whole["passthrough"] and whole["fresh"] and whole["keep"] == "auto" and "first_missing_at" not in whole
     assert pathlib.Path(whole["file"]).read_bytes() == body and whole["file"].startswith(whole["disk"])
@@ -328,7 +329,7 @@ def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     afterwards, reads too; one that fails because the origin does is counted. (Seen to fail when note_slow, mount/stats.c, is not
     told of reads.)"""
     node = bucket.node
-    shaper = new_shaper(before=bucket.origin, first_byte="1500ms")
+    shaper = new_shaper(before=bucket.origin, first_byte="5s")
     name = node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
     bucket.origin.s3().put_object(Bucket=name, Key="slow/file", Body=b"z" * 200_000)
     path = mount(name).path

@@ -228,7 +228,7 @@ def test_what_a_disk_lost_while_the_node_was_away_is_told(small, tmp_path, passt
     """An fsync that did not reach the node has told nobody of what the disk lost: the next one does, although the new node's own
     look at the file finds nothing wrong. The disk has no room for blocks that it had, and later has."""
     size = 128 * MIB
-    node, _, (top,) = small(size, room=size + 16 * MIB, passthrough=passthrough, timeout="2s")
+    node, _, (top,) = small(size, room=size + 16 * MIB, passthrough=passthrough, timeout="10s")
     image, filler = tmp_path / "below/image", tmp_path / "below/filler"
     body = harness.random_bytes(8 * MIB, seed=4)
     with open(top / "f", "w+b", buffering=0) as f:

@@ -140,11 +140,12 @@ def test_waiting_for_locks(mount, kind):
     (a / "f").write_bytes(b"x")
     with holder(b / "f", kind):
         code = ("import fcntl, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-                "f = open(sys.argv[1], 'r+b')\n"
+                "f = open(sys.argv[1], 'r+b')\nprint('begun', flush=True)\n"
                 + ("fcntl.flock(f, fcntl.LOCK_EX)" if kind == "flock" else "fcntl.lockf(f, fcntl.LOCK_EX)")
                 + "\nprint('got', flush=True)")
         waiting = [subprocess.Popen([sys.executable, "-c", "import sys\n" + code, str(a / "f")], stdout=subprocess.PIPE)
                    for _ in range(8)]
+        assert all(p.stdout.readline() == b"begun\n" for p in waiting)
         time.sleep(1)
         assert all(p.poll() is None for p in waiting)
         (a / "other").write_bytes(b"goes on")

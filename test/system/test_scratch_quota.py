@@ -291,9 +291,12 @@ def test_what_is_reserved_ends_with_the_mount(node, bucket, mount):
     """An open file holds room back; kill -9 of the mount gives it back."""
     one, two = mount(), mount().path
     f = open(one.path / "f", "wb", buffering=0)
-    f.write(bytes(4096))
-    held = QUOTA - free(two)
-    assert held > 3 * SMALL, "room is reserved ahead"
+
+    def is_held():  # who has not written for a second gives its room back
+        f.write(bytes(4096))
+        return QUOTA - free(two) > 3 * SMALL
+
+    harness.wait_until(is_held, what="room is reserved ahead")
     one.kill()
     harness.wait_until(lambda: free(two) >= QUOTA - SMALL, what="its room is free")
     with contextlib.suppress(OSError):

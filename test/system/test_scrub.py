@@ -64,7 +64,7 @@ def test_a_flipped_byte_is_found_and_healed(new_node, origin):
     before = node.metric("forebay_origin_read_bytes_total", bucket=name)
     for key in "k", "other":
         assert node.s3().get_object(Bucket=name, Key=key)["Body"].read() == data
-    assert node.metric("forebay_origin_read_bytes_total", bucket=name) == before + BLOCK
+    harness.wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=name) == before + BLOCK, what="one block is fetched")
     assert hard.read_bytes() != own and hard.stat().st_size == len(own)
 
 

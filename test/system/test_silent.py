@@ -58,7 +58,7 @@ def test_a_cancelled_job_ends(silent, origin, kind, after):
     other = node.new_bucket(origin)
     truth.put_object(Bucket=other, Key="k", Body=b"k")
     if kind in ("import", "export"):  # these look at the URL before they begin, as who asks for them waits
-        jobs = [start(node, *how, "--rate", "10kB/s" if kind == "import" else "5MB/s") for _ in range(4)]
+        jobs = [start(node, *how, "--rate", "5kB/s" if kind == "import" else "1MB/s") for _ in range(4)]
         for job in jobs:
             node.cli("job", "pause", job)
         relay.hush(after)

@@ -167,6 +167,17 @@ def test_the_figures_of_the_public_suite_add_up():
     assert int(rest) == every - skipped - int(left_out) and float(share) == round(100 * passed / int(rest), 1) >= 95
 
 
+def test_each_failed_unit_test_counts_once(tmp_path):
+    """cmocka names what failed where it ran and once more at the end of its program."""
+    log = tmp_path / "testlog.txt"
+    log.write_text("[==========] Running 2 test(s).\n[  FAILED  ] test_a\n[       OK ] test_b\n[==========] 2 test(s) run.\n"
+                   "[  FAILED  ] 1 test(s), listed below:\n[  FAILED  ] test_a\n\n 1 FAILED TEST(S)\n"
+                   "[==========] Running 1 test(s).\n[  ERROR   ] test_c\n")
+    function = re.search(r"(?ms)^count_unit\(\).*?^}$", (ROOT / "scripts/test").read_text()).group()
+    done = run("bash", "-c", f"passed=0 failed=0\n{function}\ncount_unit {log}\necho $passed passed, $failed failed")
+    assert (done.stdout, done.stderr) == ("1 passed, 2 failed\n", "")
+
+
 def test_what_shares_a_node_runs_on_one_worker(tmp_path):
     """The tests of a file and route run on one worker, those of the demonstration too; every worker has some."""
     code = """

@@ -143,7 +143,7 @@ def test_ends_of_copies(node):
     s3 = node.s3()
     node.cli("bucket", "create", "ends", "ttl=1h")
     node.cli("bucket", "create", "stays")
-    put_with_ttl(s3, "ends", "from", b"data", "20s")
+    put_with_ttl(s3, "ends", "from", b"data", "40s")
 
     def end_of(bucket, key):
         return s3.head_object(Bucket=bucket, Key=key)["ResponseMetadata"]["HTTPHeaders"].get("x-forebay-expires")
@@ -155,7 +155,7 @@ def test_ends_of_copies(node):
     assert end and end_of("ends", "copy") == end
     assert end_of("ends", "longer") > end
     assert end_of("stays", "copy") is None
-    wait_until(lambda: not is_there(s3, "ends", "from"), what="the source ended")
+    wait_until(lambda: not is_there(s3, "ends", "from"), 100, "the source ended")
     assert not is_there(s3, "ends", "copy") and is_there(s3, "ends", "longer") and is_there(s3, "stays", "copy")
     refused = with_ttl(node.s3(), "CopyObject", "1h")
     assert code_of(lambda: refused.copy_object(Bucket="stays", Key="x", CopySource="ends/longer")) == "InvalidRequest"

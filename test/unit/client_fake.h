@@ -31,6 +31,7 @@
 #define OPS_MAX         128
 #define WATCHES_MAX     8
 #define TIMEOUT_MS      1500
+#define PATIENCE_MS     60000 /* where nothing shall time out: threads may stand still for seconds */
 #define BODY_BYTES      300000
 #define SECRET          "the secret"
 
@@ -439,13 +440,24 @@ static inline int teardown(void **state)
     return 0;
 }
 
-static inline struct client *connect_to(struct fake *f, uint32_t connections)
+static inline struct client *connect_for(struct fake *f, uint32_t connections, uint64_t timeout_ms)
 {
-    struct client_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS, .connections = connections};
+    struct client_options o = {.socket_path = f->path, .timeout_ms = timeout_ms, .connections = connections};
     struct err e = {0};
     struct client *c = NULL;
     assert_int_equal(client_new(&o, &c, &e), 0);
     return c;
+}
+
+static inline struct client *connect_to(struct fake *f, uint32_t connections)
+{
+    return connect_for(f, connections, PATIENCE_MS);
+}
+
+/* Which gives up after TIMEOUT_MS. */
+static inline struct client *connect_in_haste(struct fake *f, uint32_t connections)
+{
+    return connect_for(f, connections, TIMEOUT_MS);
 }
 
 static inline int stat_key(struct client *c, const char *key)

@@ -44,7 +44,7 @@ static inline struct fixture *make(uint64_t memory, bool cached)
     assert_int_equal(kv_open_memory(&f->kv), 0);
     f->script = script_new();
     f->script->arg = f;
-    f->u = script_upstream(f->script, f->kv, f->dir, "retry=2s\n", &f->table);
+    f->u = script_upstream(f->script, f->kv, f->dir, "retry=60s\n", &f->table);
     f->store = store_of(f->disk, 128 * MIB);
     f->budget = budget_new(memory);
     f->engine = fill_engine_new(f->budget, THREADS, on_changed, f);

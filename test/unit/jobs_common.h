@@ -127,7 +127,7 @@ static inline bool is_in(struct fixture *f, uint64_t id, const char *state)
 
 static inline void wait_for(struct fixture *f, uint64_t id, const char *state)
 {
-    for (int i = 0; i < 2000 && !is_in(f, id, state); i++)
+    for (int i = 0; i < 24000 && !is_in(f, id, state); i++)
         sys->sleep_ns(5000000);
     assert_true(is_in(f, id, state));
 }

@@ -481,6 +481,7 @@ static void test_a_file_that_is_written_on_is_not_sent(void **state)
     struct wire_put_open_rep o;
     struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
     struct wire_flush_rep rep = {0};
+    set_bucket(f, "write_delay=1h\n"); /* nothing is sent before it is written on */
     acknowledge(f, "k", &o);
     fill_file(o.fd, 'b');
     for (int i = 0; i < 60000 && rep.failing == 0; i++) {

@@ -248,7 +248,7 @@ static void test_restart_between_calls(void **state)
 static void test_node_down(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     fake_stop(f);
     assert_int_equal(stat_key(c, "k"), -EHOSTDOWN);
     assert_int_equal(unlink(f->path), 0);
@@ -277,7 +277,7 @@ static void test_node_that_does_not_accept(void **state)
 static void test_hanging_node(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     atomic_store(&f->hang_ms[WIRE_OP_STAT], 3600000);
     assert_int_equal(stat_key(c, "k"), -ETIMEDOUT);
 }
@@ -286,7 +286,7 @@ static void test_hanging_node(void **state)
 static void test_long_operation(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
     struct wire_copy_rep rep;
     struct err e = {0};
@@ -305,7 +305,7 @@ static void test_changes_of_names_are_long(void **state)
 {
     static const uint32_t ops[] = {WIRE_OP_REMOVE, WIRE_OP_MKDIR, WIRE_OP_RMDIR, WIRE_OP_SET_META};
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     for (size_t i = 0; i < ARRAY_SIZE(ops); i++)
         assert_true(client_op_is_long(ops[i]));
     atomic_store(&f->hang_ms[WIRE_OP_MKDIR], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
@@ -342,7 +342,7 @@ static void start_one(struct fake *f, void *(*ask)(void *arg), struct client *c,
 static void test_calls_wait_behind_long_operations(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 1);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 1);
     pthread_t copying;
     atomic_store(&f->hang_ms[WIRE_OP_COPY], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
     start_one(f, copy_one, c, WIRE_OP_COPY, &copying);
@@ -375,7 +375,7 @@ static int copy_after_waiting(struct fake *f, struct client *c, int *ret_asked, 
 static void test_health_is_asked_rarely(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 1);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 1);
     int asked = 0, r = -EHOSTDOWN;
     uint64_t ms = 0;
     atomic_store(&f->hang_ms[WIRE_OP_STAT], TIMEOUT_MS - TIMEOUT_MS / 5);
@@ -390,7 +390,7 @@ static void test_health_is_asked_rarely(void **state)
 static void test_lying_node(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     atomic_store(&f->lies, true);
     assert_int_equal(make_dir(c), -EIO);
     assert_int_not_equal(stat_key(c, "k"), 0);
@@ -565,7 +565,7 @@ static void test_no_room_for_a_descriptor(void **state)
 static void test_no_room_for_a_connection(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     pthread_t asking;
     atomic_store(&f->hang_ms[WIRE_OP_STAT], 3600000);
     start_one(f, stat_one, c, WIRE_OP_STAT, &asking);
@@ -712,7 +712,7 @@ static void test_writer(void **state)
 static void test_bytes_are_not_sent_twice(void **state)
 {
     struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     struct client_writer_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k"), .size_bytes = UINT64_MAX};
     for (int late = 0; late < 2; late++) {
         struct client_writer *w;

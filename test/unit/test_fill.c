@@ -153,7 +153,10 @@ static void test_what_is_read_ahead_is_fetched_once(void **state)
         assert_int_equal(jobs[i].result, 0);
         fill_unref(jobs[i].fill);
     }
-    assert_int_equal(f->script->bytes_sent, 3 * 70 * MIB + 3);
+    (void)pthread_mutex_lock(&f->script->lock);
+    uint64_t sent = f->script->bytes_sent, all = 3 * 70 * MIB + 3;
+    (void)pthread_mutex_unlock(&f->script->lock);
+    assert_in_range(sent, all, all + 15 * 16 * KIB); /* of what is slow and asked for twice a first piece */
     drop(f);
 }
 

@@ -140,7 +140,7 @@ static void test_a_pause_passes_no_failure_by(void **state)
     struct wire_job_keys_req keys = {.keys = SLICE_LIT("absent\nk000\nk001\nk002\nk003\nk004\nk005\n")};
     struct wire_job_keys_rep added;
     write_objects(f, 6, 30000);
-    assert_int_equal(start(f, "prefetch", "listed=true\nrate=100000\nparallel=1\n", &id), 0);
+    assert_int_equal(start(f, "prefetch", "listed=true\nrate=20000\nparallel=1\n", &id), 0);
     keys.id = id;
     assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
     assert_int_equal(change(f, id, "listed"), 0);

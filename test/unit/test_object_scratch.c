@@ -465,8 +465,8 @@ static void test_a_fault_that_settling_met_is_told(void **state)
 {
     struct fixture *f = *state;
     struct wire_tree_open_rep o = {0}, again = {0};
+    fault_sys_arm(FAULT_FDATASYNC, 1, EIO, FAULT_ONCE); /* which writing does not call */
     uint64_t ino = write_file(f, ROOT, "a", "bytes");
-    fault_sys_arm(FAULT_FDATASYNC, 1, EIO, FAULT_ONCE);
     for (int i = 0; i < 3000 && !fault_sys_hit(); i++)
         sys->sleep_ns(10000000);
     assert_true(fault_sys_hit());

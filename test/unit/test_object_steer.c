@@ -104,6 +104,7 @@ static void test_quota_to_the_byte(void **state)
 {
     struct fixture *f = *state;
     set_bucket(f, "quota=10\n");
+    quota_turn(f->service); /* no count is begun while something comes */
     origin_write(f, "a", "1234567");
     origin_write(f, "b", "1234");
     origin_write(f, "c", "123");
@@ -349,6 +350,7 @@ static void test_a_lowered_quota_drops_the_oldest(void **state)
 {
     struct fixture *f = *state;
     set_bucket(f, "quota=1000\n");
+    quota_turn(f->service); /* no count is begun while something comes */
     read_hundreds(f, 10);
     atomic_fetch_add(&clock_ahead_ns, 3600000000000);
     for (unsigned i = 0; i < 10; i += 2)
@@ -407,6 +409,13 @@ static void test_a_quota_makes_room_for_large_ones(void **state)
     assert_in_range(count_cached(f, 10), 4, 5);
 }
 
+/* The clock, while no walk is under way, not even the steward's: that would have taken no time. */
+static void stand_still(struct fixture *f)
+{
+    LOCK_SCOPE(&f->service->walk_lock);
+    atomic_store(&clock_step_ns, 0);
+}
+
 /* Whoever is turned away has what is cached looked through, but for most of the time it is not, however many
  * are. (Without next_ns in quota.c the second one is let in at once.) */
 static void test_walks_of_a_quota_have_pauses(void **state)
@@ -418,15 +427,16 @@ static void test_walks_of_a_quota_have_pauses(void **state)
     quota_turn(f->service);
     read_hundreds(f, 10);
     atomic_fetch_add(&clock_ahead_ns, 3 * DAY_NS);
-    atomic_store(&clock_step_ns, 1000000000); /* a walk takes seconds */
     origin_write(f, "first", text);
     for (int i = 0; i < 600 && !is_cached(f, "first"); i++) {
+        atomic_store(&clock_step_ns, 1000000000); /* a walk takes seconds */
         assert_string_equal(read_all(f, "first", NULL), text);
         quota_turn(f->service);
+        stand_still(f); /* nothing but walks does */
+        assert_string_equal(read_all(f, "first", NULL), text);
         sys->sleep_ns(10000000);
     }
     assert_true(is_cached(f, "first"));
-    atomic_store(&clock_step_ns, 0);
     origin_write(f, "second", text);
     for (int i = 0; i < 5; i++) {
         assert_string_equal(read_all(f, "second", NULL), text);
@@ -550,7 +560,7 @@ static void test_walks_of_what_is_kept(void **state)
         keep_turn(f->service);
         sys->sleep_ns(10000000);
     }
-    atomic_store(&clock_step_ns, 0);
+    stand_still(f);
     uint64_t before = walks(f);
     assert_true(before > 0);
     for (int i = 0; i < 3; i++)
@@ -560,7 +570,9 @@ static void test_walks_of_what_is_kept(void **state)
     keep_turn(f->service);
     assert_int_equal(walks(f), before);
     atomic_fetch_add(&clock_ahead_ns, DAY_NS);
-    assert_true(keep_wait_counted(f->service));
+    for (int i = 0; i < 12 && walks(f) == before;
+         i++) /* the steward may be faster, or slower than that waits */
+        (void)keep_wait_counted(f->service);
     assert_int_equal(walks(f), before + 1);
     assert_false(keep_wait_counted(f->service));
     assert_int_equal(walks(f), before + 1);

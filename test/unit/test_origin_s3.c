@@ -278,10 +278,20 @@ static void test_slow_sink(void **state)
     fixture_stop(&f);
 }
 
+struct soon {
+    struct fixture *f;
+    size_t steps;
+    atomic_bool *flag;
+};
+
+/* A moment after the origin has been asked for the nth time. */
 static void *set_soon(void *arg)
 {
+    const struct soon *x = arg;
+    while (script_steps_taken(&x->f->script) < x->steps)
+        usleep(1000);
     usleep(100000);
-    atomic_store((atomic_bool *)arg, true);
+    atomic_store(x->flag, true);
     return NULL;
 }
 
@@ -297,12 +307,13 @@ static void test_cancel(void **state)
     struct fixture f;
     fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
     atomic_bool cancel = false;
+    struct soon soon = {&f, 1, &cancel};
     struct origin_get g = {.key = SLICE_LIT("k"), .n = 100, .cancel = &cancel};
     struct origin_attr attr;
     struct sink s = {0};
     struct err e = {0};
     pthread_t t;
-    assert_int_equal(pthread_create(&t, NULL, set_soon, &cancel), 0);
+    assert_int_equal(pthread_create(&t, NULL, set_soon, &soon), 0);
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -ECANCELED);
     assert_int_equal(pthread_join(t, NULL), 0);
     assert_int_equal(s.calls, 0);
@@ -340,11 +351,12 @@ static void *ask(void *arg)
     return NULL;
 }
 
-static void ask_while_setting(struct asked *x, atomic_bool *flag)
+static void ask_while_setting(struct asked *x, atomic_bool *flag, size_t steps)
 {
     pthread_t setter;
+    struct soon soon = {x->f, steps, flag};
     atomic_store(flag, false);
-    assert_int_equal(pthread_create(&setter, NULL, set_soon, flag), 0);
+    assert_int_equal(pthread_create(&setter, NULL, set_soon, &soon), 0);
     (void)ask(x);
     assert_int_equal(pthread_join(setter, NULL), 0);
 }
@@ -368,14 +380,14 @@ static void test_what_is_not_wanted_ends(void **state)
     struct asked x = {.f = &f, .quit = &q, .arena = arena_new(MIB)};
     struct asked other = {.f = &f, .arena = arena_new(MIB)};
     pthread_t t;
-    for (int i = 0; i < 2; i++) {
-        ask_while_setting(&x, &quit);
+    for (size_t i = 0; i < 2; i++) {
+        ask_while_setting(&x, &quit, i + 1);
         assert_int_equal(x.result, -ECANCELED);
     }
     assert_int_equal(pthread_create(&t, NULL, ask, &other), 0);
     while (script_steps_taken(&f.script) < 3)
         usleep(1000);
-    ask_while_setting(&x, &quit);
+    ask_while_setting(&x, &quit, 3);
     assert_int_equal(x.result, -ECANCELED);
     assert_int_equal(pthread_join(t, NULL), 0);
     assert_int_equal(other.result, 0);
@@ -400,7 +412,7 @@ static void test_a_node_that_stops_waits_for_no_silence(void **state)
     struct asked x = {.f = &f, .arena = arena_new(MIB)};
     f.origin->stop_soon = &soon;
     f.origin->stop = &now;
-    ask_while_setting(&x, &soon);
+    ask_while_setting(&x, &soon, 1);
     assert_int_equal(x.result, -ETIMEDOUT);
     (void)ask(&x);
     assert_int_equal(x.result, 0);

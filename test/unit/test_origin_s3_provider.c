@@ -369,9 +369,9 @@ static void *stat_in_thread(void *arg)
 static void test_failure_is_shared(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = TEXT("500 Oh", "no"), .delay_ms = 500, .close = true},
-        {.answer = TEXT("500 Oh", "no"), .delay_ms = 500, .close = true},
-        {.answer = TEXT("500 Oh", "no"), .delay_ms = 500, .close = true}};
+        {.answer = TEXT("500 Oh", "no"), .delay_ms = 3000, .close = true},
+        {.answer = TEXT("500 Oh", "no"), .delay_ms = 3000, .close = true},
+        {.answer = TEXT("500 Oh", "no"), .delay_ms = 3000, .close = true}};
     struct web_fixture f;
     pthread_t threads[3];
     void *good;

@@ -319,7 +319,7 @@ static void test_an_abort_stops_the_parts_of_its_upload(void **state)
     assert_int_equal(write_all(p[0], PIECE, NULL), 0);
     part_send_finish(p[0]);
     assert_int_equal(upload_slot_stop(s, slot, NULL), 0);
-    assert_true(part_send_has_ended(p[0]) && part_send_has_ended(p[1]));
+    assert_true(ends(p[0]) && ends(p[1]));
     assert_false(part_send_has_ended(p[2]));
     assert_int_equal(upload_slot_enter(s, slot, NULL), -ENOENT);
     assert_int_equal(upload_slot_send(s, slot, &late, p[2], NULL), -ENOENT);

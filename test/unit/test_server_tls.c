@@ -331,7 +331,7 @@ static void test_parked_answers_hold_no_thread(void **state)
 static void test_handshakes_that_do_not_go_on(void **state)
 {
     enum { COUNT = 20 };
-    struct fixture *f = start(1500);
+    struct fixture *f = start(5000);
     int fds[COUNT];
     char byte;
     for (int i = 0; i < COUNT; i++) {

@@ -163,9 +163,9 @@
  * close).
  * With WIRE_INLINE an object that is kept in memory (values=memory) comes with the answer: `data` is all of
  * it, state is INLINED, and there is no handle (0) to close.
- * With WIRE_META the reply has content type and metadata, which S3 gets always and others where they are known.
- * `valid_ms`: how long another open would be answered alike without asking the origin, unless WATCH says
- * otherwise; UINT64_MAX for ever.
+ * With WIRE_META the reply has content type and metadata, which S3 gets always and others where they are
+ * known. `valid_ms`: how long another open would be answered alike without asking the origin, unless WATCH
+ * says otherwise; UINT64_MAX for ever.
  */
 #define WIRE_REQ_open(F)                                                                                     \
     F(str, bucket)                                                                                           \

@@ -127,8 +127,8 @@ struct object_service {
     uint64_t upload_turn_ns; /* the steward's: not before */
     struct lock expire_lock; /* covers expire_turns */
     struct expire_turn *expire_turns;
-    struct lock walk_lock; /* of who counts for quota and keep: two would each drop what is too much */
-    struct lock quota_lock;      /* covers quotas; taken before the steward's own */
+    struct lock walk_lock;  /* of who counts for quota and keep: two would each drop what is too much */
+    struct lock quota_lock; /* covers quotas; taken before the steward's own */
     struct quota *quotas;
     struct scrub *scrub;                       /* NULL: none */
     _Atomic uint64_t data_running, data_begun; /* operations on data, for the scrub */

@@ -17,16 +17,13 @@ struct library {
     struct client_kept *k;
 };
 
-static struct library begin_with(struct fake *f, struct client *c, uint32_t max)
+static struct library begin(struct fake *f, uint32_t max)
 {
     atomic_store(&f->gives_fds, true);
     atomic_store(&f->is_complete, true);
-    return (struct library){.c = c, .k = client_kept_new(c, max)};
-}
-
-static struct library begin(struct fake *f, uint32_t max)
-{
-    return begin_with(f, connect_to(f, 8), max);
+    struct library l = {.c = connect_in_haste(f, 8)}; /* which ends with its questions for watches */
+    l.k = client_kept_new(l.c, max);
+    return l;
 }
 
 static void end(struct library *l)
@@ -459,7 +456,7 @@ static void test_a_restarted_node_is_asked_anew(void **state)
 static void test_a_bucket_that_was_not_heard_of_is_watched_later(void **state)
 {
     struct fake *f = *state;
-    struct library l = begin_with(f, connect_in_haste(f, 8), KEPT_MAX);
+    struct library l = begin(f, KEPT_MAX);
     atomic_store(&f->hang_ms[WIRE_OP_BUCKET_GET], TIMEOUT_MS + 500);
     read_key(&l, "a");
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_WATCH]), 0);

@@ -360,9 +360,8 @@ static int stat_source(struct kind_work *w, const struct kind_object *o, struct 
  * as long as the object itself. */
 static bool opens_at_once(const struct kind_work *w, const struct kind_object *o)
 {
-    bool is_plain = !w->modes && !job_spec_restores(w->spec); /* its attributes come with its bytes */
-    return w->from_origin && !w->to_origin && is_plain && o->mtime_ns > 0 && o->size_bytes > 0 &&
-           o->size_bytes <= AT_ONCE_MAX;
+    return w->from_origin && !w->to_origin && !job_spec_restores(w->spec) && o->mtime_ns > 0 &&
+           o->size_bytes > 0 && o->size_bytes <= AT_ONCE_MAX;
 }
 
 static int find_source(struct kind_work *w, const struct kind_object *o, bool at_once,

@@ -127,7 +127,7 @@ def test_an_import_asks_once_for_a_small_object(node, origin, new_shaper):
         assert json.loads(node.cli(*job).stdout)[state] == len(bodies)
         kinds = shaper.stats()["kinds"]
         heads, gets = (kinds[x]["requests"] for x in ("head", "get_range"))
-        assert (heads <= 2 and gets == 20) if state == "done_objects" else (gets == 0)
+        assert (heads <= 2 and gets == 20) if state == "done_objects" else gets == 0, (heads, gets, state)
     for key, body in bodies.items():
         found = node.s3().get_object(Bucket=scratch, Key=key)
         assert (found["Body"].read(), found["ContentType"], found["Metadata"]["a"]) == (body, "text/x", key[2:])

@@ -360,7 +360,7 @@ static int stat_source(struct kind_work *w, const struct kind_object *o, struct 
  * as long as the object itself. */
 static bool opens_at_once(const struct kind_work *w, const struct kind_object *o)
 {
-    return w->from_origin && !w->to_origin && !job_spec_restores(w->spec) && o->mtime_ns > 0 &&
+    return w->tells_at_once && !w->to_origin && !job_spec_restores(w->spec) && o->mtime_ns > 0 &&
            o->size_bytes > 0 && o->size_bytes <= AT_ONCE_MAX;
 }
 

@@ -223,7 +223,7 @@ static int gs_open(struct slice rest, const struct origin_options *o, struct ori
     g->magic = GS_MAGIC;
     g->base.ops = &origin_gs_ops;
     g->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
-                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META;
+                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_ROUNDS_TIMES;
     g->part_bytes = o->part_size;
     bool emulator = false;
     int r = web_init(&g->web, &web_kind, &g->base, o, e);

@@ -133,6 +133,8 @@ enum origin_capability {
     ORIGIN_CAN_TAGS = 1 << 9,     /* tells the tags of objects: origin_has_tag */
     ORIGIN_CAN_MODES = 1 << 10,   /* with `posix`, for jobs: files keep mode and owner as they are written */
     ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body ORIGIN_PARTS_AT_ONCE parts are on their way together */
+    ORIGIN_ROUNDS_TIMES =
+        1 << 12, /* with an object's bytes come times to the second, without them finer ones */
 };
 
 struct origin_get {

@@ -373,6 +373,7 @@ def test_jobs_of_each_kind(node, servers, new_node, tmp_path, kind):
     server.make_folder(prefix + "sync")
     assert run("export", *sets, scratch + "/in/", server.url(prefix + "out"))[0] == n
     expect_there("out/")
+    time.sleep(1.1)  # what changed in the second in which it is copied is copied again
     assert run("sync", *sets, scratch + "/in/", server.url(prefix + "sync"))[0] == n
     expect_there("sync/")
     server.put(prefix + "sync/a/extra", b"x")

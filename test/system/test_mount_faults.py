@@ -342,6 +342,17 @@ def test_what_a_close_could_not_publish_is_read_by_nobody_from_then_on(origin, n
     assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == new
 
 
+def held_after_a_failed_close(shaper, path, written):
+    """A descriptor of a file whose close, by another one, the origin refused to take; it is well again."""
+    shaper.fault("status:403", match="PUT", count=1000)
+    fd = os.open(path, os.O_RDWR)
+    held = os.dup(fd)
+    os.pwrite(fd, written, 0)
+    assert error_of(lambda: os.close(fd)) == errno.EACCES
+    shaper.reset()
+    return held
+
+
 @pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
 def test_what_a_close_could_not_publish_does_not_come_back_under_a_name_that_is_gone(origin, new_node, new_shaper, mount, how):
     """A descriptor that is left after a close that failed: when the name is removed, or another file takes it, its file has no name
@@ -352,13 +363,8 @@ def test_what_a_close_could_not_publish_does_not_come_back_under_a_name_that_is_
     for key in ("f", "g"):
         s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
     top = mount(node, bucket).path
-    shaper.fault("status:403", match="PUT", count=1000)
-    fd = os.open(top / "f", os.O_RDWR)
-    held = os.dup(fd)
-    os.pwrite(fd, b"refused", 0)
-    assert error_of(lambda: os.close(fd)) == errno.EACCES
+    held = held_after_a_failed_close(shaper, top / "f", b"refused")
     assert (top / "f").read_bytes() == b"f"
-    shaper.reset()
     if how == "removed":
         shaper.fault("status:403", match="DELETE", count=1)
         assert error_of(lambda: os.unlink(top / "f")) == errno.EACCES
@@ -388,12 +394,7 @@ def test_an_fsync_beside_a_removal_that_the_origin_refuses(origin, new_node, new
     bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
     s3.put_object(Bucket=bucket, Key="f", Body=b"before")
     top = mount(node, bucket).path
-    shaper.fault("status:403", match="PUT", count=1000)
-    fd = os.open(top / "f", os.O_RDWR)
-    held = os.dup(fd)
-    os.pwrite(fd, b"during", 0)
-    assert error_of(lambda: os.close(fd)) == errno.EACCES
-    shaper.reset()
+    held = held_after_a_failed_close(shaper, top / "f", b"during")
     assert (top / "f").read_bytes() == b"before"
     shaper.fault("status:403", match="DELETE", count=1)
     os.kill(shaper.process.pid, signal.SIGSTOP)

@@ -29,6 +29,8 @@
  * staging began is closed again, lest it become the backing file of those who write.
  *  4. Pages that the kernel keeps of an inode are of its version. An inode of which a close could not publish
  * what was written is opened no more (staging_is_refused): its name gets another one.
+ *  5. RELEASE, which nobody waits for, has ended its handle's mode before the next request is read: an open
+ * that follows a close of the same file is not bound to how that was open.
  *
  * Failure modes: a file that the kernel refuses as backing file is served plainly; without the capability
  * passthrough is given up for the whole mount, and the log says so.
@@ -337,8 +339,6 @@ static void handle_shut(struct mount *m, struct handle *h)
     struct client_file *file = h->file;
     struct node *n = h->node;
     struct warm_trash *trash = NULL;
-    if (h->staging)
-        queue_may_wait();
     lock_take(node_table_lock(m->nodes));
     if (!h->is_passthrough) {
         n->n_plain--;
@@ -347,6 +347,9 @@ static void handle_shut(struct mount *m, struct handle *h)
         file = TAKE_PTR(n->backing_file);
     }
     lock_drop(node_table_lock(m->nodes));
+    /* Only now: who opens the file after a close returned finds it open no more (invariant 5). */
+    if (h->staging)
+        queue_may_wait();
     warm_empty(m->warm, trash);
     client_file_close(file);
     if (h->staging)

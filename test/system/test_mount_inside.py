@@ -1,5 +1,6 @@
 """Looking inside: forebay explain, forebay mount --stats."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -253,6 +254,22 @@ def test_counting_a_mirror_bucket(bucket, mount):
     with open(path / "d/f0", "rb"):
         assert stats(node, path)["open_files"] == 1
     assert stats(node, path / "d")["reading_opens"] == 13  # any directory of the mount answers
+
+
+def test_opening_right_after_a_close(bucket, mount):
+    """Nobody waits for the RELEASE of a file that was written by passthrough: an open to read and write that follows at once is
+    plain, else nobody would hear of an msync. (When RELEASE passes the lead on first, some of these are by passthrough.)"""
+    m = mount(bucket.name)
+
+    def work(k):
+        for i in range(100):
+            (m.path / f"{k}.{i}").write_bytes(b"x")
+            os.close(os.open(m.path / f"{k}.{i}", os.O_RDWR))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    now = stats(bucket.node, m.path)
+    assert (now["writing_opens"], now["passthrough_opens"]) == (1600, 800 if m.uses_passthrough() else 0)
 
 
 def test_counting_without_passthrough(bucket, mount):

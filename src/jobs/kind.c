@@ -48,7 +48,7 @@ static int fetch_all(struct kind_work *w, uint64_t handle, uint64_t size, uint32
 }
 
 /* Whether the disk gives back every byte that is said to be here: what does not match its checksum is
- * dropped. Past the page cache, which has what was written last. */
+ * dropped, and is fetched by nobody but the caller. Past the page cache, which has what was written last. */
 static int read_back(struct kind_work *w, uint64_t handle, uint64_t size, bool *ret_whole, struct err *e)
 {
     struct wire_fetch_req doubt = {.handle = handle, .n = size, .flags = WIRE_UNREADABLE};

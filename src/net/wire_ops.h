@@ -176,9 +176,10 @@
  * Waits until bytes at `offset` are there. Either `available` > 0 bytes at that offset can be read from the
  * descriptor, or `data` holds them (uncached, or WIRE_INLINE). Never 0 bytes before the end of the object; at
  * the end both are empty. flags: WIRE_INLINE, WIRE_NO_WAIT (start fetching, answer at once: available may be
- * 0), WIRE_BACKGROUND (nobody waits for these bytes: behind all who do), WIRE_UNREADABLE (the descriptor gave
- * an error for these bytes: they are verified before anybody is served them again, and fetched anew if the
- * disk does not have them; without WIRE_INLINE that is all that is asked for, and both are empty).
+ * 0), WIRE_BACKGROUND (nobody waits for these bytes: behind all who do; with WIRE_NO_WAIT nothing is
+ * fetched), WIRE_UNREADABLE (the descriptor gave an error for these bytes: they are verified before anybody
+ * is served them again, and fetched anew if the disk does not have them; without WIRE_INLINE that is all that
+ * is asked for, and both are empty).
  */
 #define WIRE_REQ_fetch(F) F(u64, handle) F(u64, offset) F(u64, n) F(u32, flags)
 #define WIRE_REP_fetch(F) F(u64, available) F(str, data) F(u32, state)

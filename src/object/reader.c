@@ -665,17 +665,21 @@ static int fetch_present(struct reader *r, const struct wire_fetch_req *q, uint6
 static int fetch_missing(struct reader *r, const struct wire_fetch_req *q, uint64_t n, struct arena *a,
                          struct wire_fetch_rep *rep, struct err *e)
 {
+    bool patient = q->flags & WIRE_BACKGROUND;
+    if (patient && q->flags & WIRE_NO_WAIT) { /* only looks */
+        uint64_t run = r->extent ? extent_present_run(r->extent, q->offset, n) : 0;
+        return run > 0 ? fetch_present(r, q, run, /* waited= */ false, a, rep, e) : 0;
+    }
     _cleanup_(fill_unrefp) struct fill *f = reader_fill(r);
     bool there = r->extent && extent_present_run(r->extent, q->offset, 1) > 0;
-    bool patient = (q->flags & (WIRE_BACKGROUND | WIRE_NO_WAIT)) == WIRE_BACKGROUND;
     if (!patient || r->size > STORE_BLOCK_BYTES) /* else all of it is what fill_wait asks for */
         ahead_read(&r->ahead, f, q->offset, n, MIN(r->upstream->bucket->p.readahead, r->most_ahead),
-                   /* urgent= */ !there && !(q->flags & (WIRE_NO_WAIT | WIRE_BACKGROUND)));
+                   /* urgent= */ !there && !patient && !(q->flags & WIRE_NO_WAIT));
     if ((q->flags & WIRE_NO_WAIT) && !there)
         return 0;
     struct fill_bytes got;
     unsigned how = r->upstream->bucket->p.verify == BUCKET_VERIFY_READ ? FILL_CHECKED : 0;
-    how |= q->flags & WIRE_BACKGROUND ? FILL_PATIENT : 0;
+    how |= patient ? FILL_PATIENT : 0;
     int result = fill_wait(f, q->offset, n, how, a, &got, e);
     if (result < 0)
         return result;

@@ -867,6 +867,22 @@ static int note_file(const char *path, const struct stat *st, int kind, struct F
     return 0;
 }
 
+/* What the disk gives of a doubted object is told, and what it does not give is not fetched meanwhile. */
+static void look_at_it(struct fixture *f, uint64_t handle)
+{
+    struct wire_fetch_req look = {.handle = handle, .n = 5 * MIB, .flags = WIRE_BACKGROUND | WIRE_NO_WAIT};
+    struct wire_fetch_rep rep;
+    assert_int_equal(object_fetch(f->session, &look, f->arena, &rep, NULL), 0);
+    assert_int_equal(rep.available, MIB);
+    look.offset = MIB;
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(object_fetch(f->session, &look, f->arena, &rep, NULL), 0);
+        assert_int_equal(rep.available, 0);
+        (void)usleep(5000);
+    }
+    assert_true(is_bad);
+}
+
 /* What the disk cannot give of a cached object is fetched again, also when somebody with a descriptor met it
  * first. */
 static void test_bad_sector_is_fetched_again(void **state)
@@ -898,6 +914,9 @@ static void test_bad_sector_is_fetched_again(void **state)
             assert_int_equal(read_and_compare(f->session, &o, 0, 5 * MIB, 9, 0), -EIO);
             assert_int_equal(object_fetch(f->session, &req, f->arena, &rep, NULL), 0);
             assert_int_equal(rep.available + rep.data.n, 0);
+            req = (struct wire_fetch_req){.handle = o.handle, .n = 5 * MIB, .flags = WIRE_UNREADABLE};
+            assert_int_equal(object_fetch(f->session, &req, f->arena, &rep, NULL), 0);
+            look_at_it(f, o.handle);
             close_object(f, o.handle);
             assert_int_equal(open_object(f, "k", 5 * MIB, &o, NULL), 0);
         }

@@ -400,7 +400,7 @@ def test_faults_of_each_kind(node, servers, new_shaper, kind):
     fetch_all in kind.c is not seen, more counts as done than is here.)"""
     server, name = servers(kind), harness.random_name()
     server.make_folder(name)
-    contents = {f"k{i:02}": bytes([i]) * (20_000 + i) for i in range(24)}
+    contents = {f"file-{i:02}": bytes([i]) * (20_000 + i) for i in range(24)}
     fill(server, name + "/", contents)
     shaper, s3 = new_shaper(server), node.s3()
     url, properties = behind(shaper, server, kind, name)
@@ -439,11 +439,11 @@ def test_faults_of_each_kind(node, servers, new_shaper, kind):
     if kind == "hdfs":
         return  # bodies come from the datanode
     node.cli("evict", "--wait", name)
-    shaper.fault("truncate", match="k0", count="6", at="1000")
+    shaper.fault("truncate", match="file-0", count="6", at="1000")
     run()
     node.cli("evict", "--wait", name)
     node.cli("bucket", "set", name, "retry=60s")
-    shaper.fault("truncate", match="k0", count="6", at="1000")
+    shaper.fault("truncate", match="file-0", count="6", at="1000")
     assert json.loads(node.cli("prefetch", "--wait", "--json", name).stdout)["done_objects"] == 24  # tried again by itself
 
 

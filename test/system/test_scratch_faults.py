@@ -202,8 +202,10 @@ def test_a_disk_that_fails_when_written_back(small, passthrough):
             return None
 
         answers = [told(f) for f in files]
-        assert all(x in ("EIO", "ENOSPC") for x in answers), answers
+        assert all(x in ("EIO", "ENOSPC", "EROFS") for x in answers), answers
         again = [told(f) for f in files]
+        if "EROFS" in answers:  # its journal was hit first, and it takes no more writes
+            return
         assert again[1:] == [None, None], again  # ext4 by itself says EIO to the first of three once more, of its journal
     finally:
         for f in files:

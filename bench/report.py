@@ -12,7 +12,7 @@ NOTES = pathlib.Path(__file__).resolve().parent / "NOTES.md"
 HEAD = """# Measured
 
 Written by `bench/run`; `make bench` renews it. Each figure is the median of interleaved pairs (ours, reference) on one machine
-in one run, with minimum and maximum; *steal* is the share of CPU time that the hypervisor gave to others meanwhile. Warm means
+in one run, with minimum and maximum, and there is no verdict where who came first in a round decides it; *steal* is the share of CPU time that the hypervisor gave to others meanwhile. Warm means
 in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
 per connection, 300 MB/s in all. Buckets have `validate=ttl:1h`, so that attributes are trusted as long as the peers trust theirs.
 The raw numbers of every pair are in `bench/results/`.
@@ -112,7 +112,7 @@ def row_line(row):
     if "ratio" in row:
         form = ".0f" if row["ours"]["median"] >= 100 else ".1f"
         result = f"**{row['ratio']['median']:.3f}** ({row['ratio']['min']:.2f} to {row['ratio']['max']:.2f})"
-        detail = f"{span(row['ours'], form)} against {span(row['reference'], form)} {row['unit']}, {row['n']} pairs"
+        detail = f"{span(row['ours'], form)} against {span(row['reference'], form)} {row['unit']}, {row['n']} pair{'' if row['n'] == 1 else 's'}"
         if "direct" in row:
             detail += f"; parallel ranges straight from the shaped origin: {span(row['direct'], form)}"
         if "note" in row:
@@ -120,17 +120,15 @@ def row_line(row):
     else:
         result, detail = f"**{row['value']}**", row.get("detail", "")
     detail = "; ".join(part for part in (detail, cost_text(row)) if part)
-    met = {True: "met", False: "**missed**", None: ""}[row["met"]]
     stolen = "" if row.get("steal_percent") is None else f"{row['steal_percent']:.1f} %"
-    return f"| {row['title']} | {row['goal']} | {result} | {met} | {detail} | {stolen} |"
+    return f"| {row['title']} | {row['goal']} | {result} | {goals.row_verdict(row)} | {detail} | {stolen} |"
 
 
 def section(name, result):
     m = result["machine"]
     lines = [f"## {TITLES.get(name, name)}", "",
              f"`{result['command']}`, {result['date']}, forebay {result['version']} at commit {result['commit']}"
-             + (f" (src {result['sources']})" if result.get("sources") else "") + f"; {m['cpu']}, "
-             f"{m['cores']} cores, {m['memory_gib']} GiB, Linux {m['kernel']}, {m['system']}, {result['file_system']}"
+             + (f" (src {result['sources']})" if result.get("sources") else "") + f"; {goals.machine_text(m)}, {result['file_system']}"
              + (f", load average {result['load']:.1f} before" if "load" in result else "")
              + (". **Quick run: fewer pairs than a goal asks for.**" if result["quick"] else "."), "",
              result["about"], "",
@@ -161,15 +159,16 @@ def plots_of(directory, names):
 
 
 README_TEXT = """Goal beside result, made by `make bench` and, where the measurement is a heavy one (peers, shards, a million names), `make bench ALL=1`
-each on one machine: medians of interleaved pairs with minimum and maximum. Spread, machine, versions and commands are in
-[bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Cold means a node with nothing in it behind a proxy
-that shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
+each on one machine: medians of interleaved pairs with minimum and maximum. Every other round goes in the opposite order: where the medians of the
+two orders lie on different sides of the goal and differ by more than a factor of two, both stand there in place of a verdict. Spread, machine, versions and
+commands are in [bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Cold means a node with nothing in it behind a
+proxy that shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
 
 
 def readme_block(directory):
     """What README carries: the table of goals and two plots."""
     directory = pathlib.Path(directory)
-    return "\n\n".join([README_TEXT, goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS)[:2])])
+    return "\n\n".join([README_TEXT, goals.machines(directory), goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS)[:2])])
 
 
 def update_readme(path, directory):
@@ -184,12 +183,9 @@ def update_readme(path, directory):
 def render(directory):
     """The whole page from the JSON files of a directory."""
     directory = pathlib.Path(directory)
-    sections = []
-    for name in TITLES:
-        path = directory / f"{name}.json"
-        if path.exists():
-            sections.append(section(name, json.loads(path.read_text())))
-    sections.append(again_section(goals.load(directory)))
+    results = goals.load(directory)
+    sections = [section(name, results[name]) for name in TITLES if name in results]
+    sections.append(again_section(results))
     if (directory / "systems.json").exists():
         sections.append(systems_section(directory / "systems.json"))
     folder = "" if not directory.name == "results" else "results/"
@@ -197,7 +193,7 @@ def render(directory):
     if pictures:
         sections.append("## Pictures\n\n" + "\n\n".join(pictures) + "\n")
     sections.append("## The promised ratios\n\nMade from the results above by `bench/goals.py`: goal beside result. The rows are of these runs:\n\n"
-                    + goals.runs(directory) + "\n\n" + goals.table(directory))
+                    + goals.runs(directory) + "\n\n" + goals.machines(directory) + "\n\n" + goals.table(directory))
     return HEAD + "\n" + "\n".join(sections)
 
 
@@ -209,8 +205,8 @@ def text_rows(rows):
             result = f"{row['ratio']['median']:.3f} ({row['ratio']['min']:.3f} to {row['ratio']['max']:.3f})"
         else:
             result = row["value"] + (f" ({row['detail']})" if row["value"] == "not run" else "")
-        met = {True: "met", False: "MISSED", None: ""}[row["met"]]
-        lines.append(f"  {row['title']}: {result}, goal {row['goal']}: {met}")
+        said = goals.row_verdict(row).replace("**missed**", "MISSED")
+        lines.append(f"  {row['title']}: {result}, goal {row['goal']}: {said}")
     return "\n".join(lines)
 
 

@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
+
+import pytest
 
 import harness
 from benched import BENCH, MIB, bench_run, lab_module, result_of  # noqa: F401 (lab_module is a fixture)
@@ -87,12 +90,12 @@ def test_promised_ratios_are_made_from_the_results(lab_module, tmp_path):
     lines = table.splitlines()
     assert len({work for work, *_ in goals.GOALS}) == len(goals.GOALS) == 17
     assert all(any(line.startswith(f"| {work} |") for line in lines) for work, *_ in goals.GOALS)
-    assert any("mmap, as written | 0.90 (0.90 to 0.90) | **missed** |" in line for line in lines)
+    assert any("mmap, as written | 0.90 (0.90 to 0.90) | **missed** | 20" in line for line in lines)
     assert any("not run (no such bucket)" in line for line in lines)
-    assert any("slow 3.00, CPU 2.0; greedy 2.00, CPU 0.5 | **missed** |" in line for line in lines)
+    assert any("slow 3.00 (3.00 to 3.00), CPU 2.0; greedy 2.00 (2.00 to 2.00), CPU 0.5 | **missed** |" in line for line in lines)
     peer[1]["reference_cost"]["cpu_s_per_gb"] = 1.5
     (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, peer)))
-    assert any("greedy 2.00, CPU 1.5 | met |" in line for line in goals.table(tmp_path).splitlines())
+    assert any("greedy 2.00 (2.00 to 2.00), CPU 1.5 | met |" in line for line in goals.table(tmp_path).splitlines())
     assert report.render(tmp_path).rstrip().endswith(goals.table(tmp_path).rstrip())
 
 
@@ -108,7 +111,104 @@ def test_what_stands_beside_peers_is_none(lab_module, tmp_path):
         (versus.DISK, "-", None), (versus.TMPFS, "-", None), (versus.STRAIGHT, "-", None), ("slow", "at least 1", True), ("gone", "-", None)]
     (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, rows)))
     [line] = [line for line in goals.table(tmp_path).splitlines() if "slow" in line]
-    assert "the disk 0.50, CPU 0.1" in line and "slow 2.00, CPU 1.0; gone not run (ended) | met |" in line
+    assert "the disk 0.50 (0.50 to 0.50), CPU 0.1" in line and "slow 2.00 (2.00 to 2.00), CPU 1.0; gone not run (ended) | met |" in line
+
+
+def in_turn(even, odd, rounds=9):
+    """Pairs whose ratio is one in the even rounds and another in the odd ones."""
+    return [((odd if i % 2 else even), 1.0) for i in range(rounds)]
+
+
+@pytest.mark.parametrize("even, odd, goal, at_most, rounds, order", [
+    (24.3, 0.22, 1.0, False, 9, [24.3, 0.22]), (0.22, 24.3, 1.0, False, 9, [0.22, 24.3]), (3.0, 1.1, 1.2, True, 9, [3.0, 1.1]),
+    (24.3, 1.5, 1.0, False, 9, None),   # both ahead, however far apart
+    (0.9, 0.2, 1.0, False, 9, None),    # both behind
+    (1.01, 0.6, 1.0, False, 9, None),   # on both sides, but near
+    (24.3, 1.0, 1.0, False, 9, None), (3.0, 1.2, 1.2, True, 9, [3.0, 1.2]),  # what reaches its goal is on the good side
+    (24.3, 0.22, 1.0, False, 5, None), (24.3, 0.22, 1.0, False, 6, [24.3, 0.22])])  # three rounds of each order tell
+def test_a_result_of_the_order_has_no_verdict(lab_module, even, odd, goal, at_most, rounds, order):
+    """Where the even rounds are on one side of the goal and the odd ones on the other, and far apart, the median of all says who came first
+    once more often. (Seen to fail with each of the two conditions left out in by_order, goals.py.)"""
+    import goals
+    import report
+    row = lab_module.pair_row("t", goal, in_turn(even, odd, rounds), 0, "x", at_most=at_most)
+    assert goals.by_order(row) == order
+    judged = goals.judged(row)
+    assert goals.judged(judged) == judged and judged["met"] == (None if order else row["met"])
+    if order == [24.3, 0.22]:
+        assert "| depends on the order: 24.3 and 0.22 |" in report.row_line(judged) and report.text_rows([judged]).endswith(": depends on the order: 24.3 and 0.22")
+    assert goals.by_order({**row, "goal": "-"}) is None and goals.by_order(lab_module.value_row("v", "at least 1", "7", True)) is None
+
+
+def test_peers_beside_whom_the_order_decides(lab_module, tmp_path):
+    """They leave the line without a verdict, and stand there with both medians; who is ahead of us in something else makes it missed all the same."""
+    import goals
+    import report
+
+    def peer(name, even, odd, cpu=2.0):
+        return {**lab_module.pair_row(f"Warm mmap reads through the mount, against {name}", 1.0, in_turn(even, odd), 0, "MB/s"), "peer": name,
+                "ours_cost": {"cpu_s_per_gb": 1.0}, "reference_cost": {"cpu_s_per_gb": cpu}}
+
+    def line(*rows):
+        (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, rows)))
+        return next(one for one in goals.table(tmp_path).splitlines() if "| Warm mmap" in one)
+
+    turns = "turns 24.30 (0.22 to 24.30), CPU 2.0, depends on the order: 24.3 and 0.22"
+    assert f"good 3.00 (3.00 to 3.00), CPU 2.0; {turns} | depends on the order |" in line(peer("good", 3, 3), peer("turns", 24.3, 0.22))
+    assert "| depends on the order: 24.3 and 0.22 |" in report.render(tmp_path)
+    assert f"{turns} | **missed** |" in line(peer("bad", 0.5, 0.5), peer("turns", 24.3, 0.22))
+    assert "depends on the order: 24.3 and 0.22 | **missed** |" in line(peer("turns", 24.3, 0.22, cpu=0.5))
+    drawn = plots_text(tmp_path, "peers_warm.svg")
+    assert drawn is None or "turns (depends on the order)" in drawn
+
+
+def plots_text(directory, name):
+    """What a picture says, or None without matplotlib."""
+    import plots
+    return None if plots.draw(directory) is None else (directory / name).read_text()
+
+
+def test_few_pairs_are_said_beside_the_verdict(lab_module, tmp_path):
+    """Of fewer than nine, on the page, in the table and in the line of all peers; of nine nothing is said."""
+    import goals
+    import report
+    assert goals.PAIRS == lab_module.PAIRS == 9
+    for pairs, words in ((1, "**missed** (1 pair) |"), (3, "**missed** (3 pairs) |"), (9, "**missed** |")):
+        row = lab_module.pair_row("Export of 100 objects", 0.9, [(0.5, 1.0)] * pairs, 0, "MB/s")
+        (tmp_path / "jobs_large.json").write_text(json.dumps(result_of(lab_module, [row])))
+        (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, [{**row, "title": "Warm, against a", "peer": "a"}])))
+        table = goals.table(tmp_path).splitlines()
+        assert all(any(words in line and title in line for line in table) for title in ("Export of 100 objects", "| Warm |"))
+        assert words in report.row_line(row) and f"{pairs} pair{'s' if pairs > 1 else ''} |" in report.row_line(row)
+
+
+def test_lines_of_other_runs_say_so(lab_module, tmp_path):
+    """Each line has the day of its run, the processor where it is not that of the newest run, and whether src/ was another one then."""
+    import goals
+    import report
+    row = lab_module.pair_row("Warm reads through the mount, mmap", 0.95, [(0.9, 1.0)] * 9, 0, "MB/s")
+    machine = {**lab_module.machine(), "cpu": "Newer"}
+    for name, date, cpu, sources in (("warm", "2026-01-03 01:00 UTC", "Newer", "bbb"), ("cold", "2026-01-02 01:00 UTC", "Newer", "aaa"),
+                                     ("s3", "2026-01-01 01:00 UTC", "Older", "bbb"), ("small", "2026-01-01 00:00 UTC", "Older", None),
+                                     ("dropped", "2026-01-04 00:00 UTC", "Not of the table", "ccc")):
+        titled = {**row, "title": {"cold": "Cold sequential read", "s3": "Warm GET, nginx with sendfile", "small": "files, of the disk's"}.get(name, row["title"])}
+        (tmp_path / f"{name}.json").write_text(json.dumps({**result_of(lab_module, [titled]), "date": date, "machine": {**machine, "cpu": cpu}, "sources": sources}))
+    ends = [line.split(" | ")[-1] for line in goals.table(tmp_path).splitlines() if "0.90 (0.90 to 0.90)" in line]
+    assert ends == ["2026-01-03 |", "2026-01-01, Older, older sources |", "2026-01-01, Older |", "2026-01-02, older sources |"]
+    told = goals.machines(tmp_path)
+    assert "of 2026-01-03 01:00 UTC at commit c, is of this machine: Newer," in told and told in report.render(tmp_path) and told in report.readme_block(tmp_path)
+
+
+def test_peers_that_could_not_be_had_stand_below_the_table(tmp_path):
+    """With the reason, on both pages; where all are there, nothing stands there."""
+    import goals
+    import report
+    path = tmp_path / "systems.json"
+    for missing, words in (("no such module", "Peers that are not in the table: gone (no such module)."), (None, None)):
+        path.write_text(json.dumps({"systems": [{"name": "there", "version": "1", "missing": None, "tuning": ""},
+                                                {"name": "gone", "version": None if missing else "2", "missing": missing, "tuning": ""}]}))
+        assert goals.absent(tmp_path) == words
+        assert all(("Peers that are not in the table" in page) == (words is not None) for page in (report.render(tmp_path), report.readme_block(tmp_path)))
 
 
 def test_a_run_is_compared_with_the_one_before(lab_module):
@@ -266,11 +366,19 @@ def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):
     assert report.README_BEGIN in readme and report.README_END in readme
 
 
-def test_the_published_pages_are_what_the_results_say(lab_module):
-    """Nothing in RESULTS.md and in README's block was written by hand: both are what bench/run --pages makes of bench/results."""
+def test_the_published_pages_are_what_the_results_say(lab_module, tmp_path):
+    """Nothing in RESULTS.md, in README's block and in the pictures was written by hand: they are what bench/run --pages makes of bench/results. README says
+    nothing else about the machine, which is another one after the next run."""
     import report
     assert (BENCH / "RESULTS.md").read_text() == report.render(BENCH / "results"), "bench/run --pages writes it anew"
     assert f"{report.README_BEGIN}\n\n{report.readme_block(BENCH / 'results')}\n\n{report.README_END}" in (harness.ROOT / "README.md").read_text()
+    around = (harness.ROOT / "README.md").read_text().partition(report.README_END)[2]
+    assert not re.search(r"20\d\d-\d\d-\d\d|processor", around), around
+    import plots
+    published = {path.name: path.read_text() for path in (BENCH / "results").glob("*.svg")}
+    shutil.copytree(BENCH / "results", tmp_path / "results")
+    if plots.draw(tmp_path / "results") is not None:  # without matplotlib they cannot be drawn here
+        assert {path.name: path.read_text() for path in (tmp_path / "results").glob("*.svg")} == published, "bench/run --pages draws them anew"
     done = subprocess.run([BENCH / "run", "--pages", "--quick"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "--pages" in done.stderr
 

@@ -56,40 +56,78 @@ def spread_of(row):
 
 
 def agreement(before, now):
-    """How many medians of a run lie within the spread of the run before on the same machine; None where there is none to compare with."""
+    """How many medians of a run lie within the spread of the run before on the same machine, and what each was then; None where there is none to
+    compare with."""
     if not before or before["machine"] != now["machine"] or before["quick"] != now["quick"]:
         return None
-    spreads = {row["title"]: spread_of(row) for row in before["rows"] if spread_of(row)}
-    both = [row for row in now["rows"] if spread_of(row) and row["title"] in spreads]
+    former = {row["title"]: {**spread_of(row), "met": goals.judged(row)["met"]} for row in before["rows"] if spread_of(row)}
+    both = [row for row in now["rows"] if spread_of(row) and row["title"] in former]
     outside = [row["title"] for row in both
-               if not spreads[row["title"]]["min"] <= spread_of(row)["median"] <= spreads[row["title"]]["max"]]
+               if not former[row["title"]]["min"] <= spread_of(row)["median"] <= former[row["title"]]["max"]]
     return {"date": before["date"], "commit": before["commit"], "same": same_sources(before, now), "rows": len(both),
-            "outside": outside} if both else None
+            "outside": outside, "former": {row["title"]: former[row["title"]] for row in both}} if both else None
 
 
-def outside_text(found):
-    return ", not that of: " + "; ".join(found["outside"]) if found["outside"] else ""
+def compared(result):
+    """Of the run before: (title, medians then and now, verdicts then and now where that turned, whether outside, whether there is a goal) for each row
+    that lies outside of its spread or whose verdict turned. Medians are None where the run before was written down without them."""
+    found, lines = result["before"], []
+    rows = {row["title"]: row for row in result["rows"]}
+    for title in found.get("former", found["outside"]):
+        then, row, outside = found.get("former", {}).get(title), rows.get(title), title in found["outside"]
+        turned = then is not None and row is not None and then["met"] != row["met"]
+        if outside or turned:
+            medians = None if then is None or row is None else [figure(one["median"], "ratio" in row) for one in (then, spread_of(row))]
+            judged = row is not None and (row["goal"] != "-" or turned)
+            lines.append((title, medians, (then["met"], row["met"]) if turned else None, outside, judged))
+    return lines
 
 
-def agreement_text(found):
+def figure(value, ratio):
+    return f"{value:.3f}" if ratio else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def compared_text(title, medians, turned, outside, judged):
+    """One row of them, as a person reads it."""
+    words = [f"{medians[0]} before, {medians[1]} now"] if medians else []
+    words += [] if outside else ["within the spread"]
+    if turned:
+        words.append("the verdict turned: " + ", ".join(goals.verdict(met) or "none" for met in turned))
+    elif medians and judged:
+        words.append("the same verdict")
+    return title + (f" ({'; '.join(words)})" if words else "")
+
+
+def agreement_text(result):
+    found = result["before"]
     inside = f"{found['rows'] - len(found['outside'])} of {found['rows']} medians lie within the spread of the run of {found['date']} at commit " \
              f"{found['commit']}" + (", which measured the same sources" if found.get("same") else "")
-    return inside + outside_text(found)
+    outside, turned = ([compared_text(*one) for one in compared(result) if one[3] == which] for which in (True, False))
+    return inside + (", not that of: " + "; ".join(outside) if outside else "") + (". Beside these: " + "; ".join(turned) if turned else "")
 
 
 def again(results):
     """Of {measurement: result} those that were made twice of the same sources on one machine, and the sum of them as a sentence."""
-    twice = {name: results[name]["before"] for name in TITLES if (results.get(name, {}).get("before") or {}).get("same")}
-    rows, outside = sum(one["rows"] for one in twice.values()), sum(len(one["outside"]) for one in twice.values())
+    twice = {name: results[name] for name in TITLES if (results.get(name, {}).get("before") or {}).get("same")}
+    rows, outside = (sum(count(one["before"]) for one in twice.values()) for count in (lambda found: found["rows"], lambda found: len(found["outside"])))
     if not twice:
         return twice, "No measurement was made twice on one machine with the same sources."
-    return twice, f"Made twice on one machine with the same sources: {rows - outside} of {rows} medians lie within the spread that the run before " \
-                  f"printed, {len(twice)} measurement{'s' if len(twice) > 1 else ''}."
+    text = f"Made twice on one machine with the same sources: {rows - outside} of {rows} medians lie within the spread that the run before " \
+           f"printed, {len(twice)} measurement{'s' if len(twice) > 1 else ''}."
+    if all("former" in one["before"] for one in twice.values()):
+        turned = sum(1 for one in twice.values() for row in compared(one) if row[2])
+        text += f" {turned or 'No'} verdict{'' if turned == 1 else 's'} turned."
+    return twice, text
 
 
 def again_section(results):
+    """Each measurement that was made twice, and below it each row that is not as it was."""
     twice, text = again(results)
-    lines = [f"* `{name}`: {one['rows'] - len(one['outside'])} of {one['rows']}, before at {one['date']}{outside_text(one)}" for name, one in twice.items()]
+    lines = []
+    for name, result in twice.items():
+        found = result["before"]
+        lines.append(f"* `{name}`: {found['rows'] - len(found['outside'])} of {found['rows']}, before at {found['date']}")
+        lines += [f"  * {compared_text(*one)}" for one in compared(result)]
     return "\n".join(["## A second run", "", text, *([""] + lines if lines else [])]) + "\n"
 
 
@@ -137,7 +175,7 @@ def section(name, result):
     if where_the_time_goes(name, result["rows"]):
         lines += ["", where_the_time_goes(name, result["rows"])]
     if result.get("before"):
-        lines += ["", f"Run again: {agreement_text(result['before'])}."]
+        lines += ["", f"Run again: {agreement_text(result)}."]
     notes = sorted({row["mounts"] for row in result["rows"] if "mounts" in row})
     for note in notes:
         lines += ["", f"What the node said of its mount: {note}."]
@@ -212,4 +250,4 @@ def text_rows(rows):
 
 def text_before(result):
     """For the terminal, below the rows: how they agree with the run before."""
-    return f"  {agreement_text(result['before'])}\n" if result.get("before") else ""
+    return f"  {agreement_text(result)}\n".replace("**missed**", "MISSED") if result.get("before") else ""

@@ -219,13 +219,21 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
         rows = [lab_module.pair_row(f"row {i}", 1.0, [(m - 0.1, 1.0), (m, 1.0), (m + 0.1, 1.0)], 0, "MB/s") for i, m in enumerate(medians)]
         return {**result_of(lab_module, [*rows, lab_module.value_row("bytes", "0", "17", False)]), "date": "then", **more}
 
-    assert report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0)) == {"date": "then", "commit": "c", "same": False, "rows": 2, "outside": []}
+    found = report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0))
+    former = found.pop("former")
+    assert found == {"date": "then", "commit": "c", "same": False, "rows": 2, "outside": []}
+    assert list(former) == ["row 0", "row 1"] and {key: round(former["row 1"][key], 1) for key in ("median", "min", "max")} == {"median": 2.0, "min": 1.9, "max": 2.1}
+    assert [one["met"] for one in former.values()] == [True, True]
     found = report.agreement(run(1.0, 2.0), run(1.95, 1.15))
     assert found["outside"] == ["row 0", "row 1"]  # above, and below
-    found = report.agreement(run(1.0, 2.0), run(1.15, 1.95))
-    assert found["outside"] == ["row 0"] and report.agreement_text(found).startswith("1 of 2 medians lie within the spread of the run of then")
-    page = report.section("warm", {**run(1.15, 1.95), "before": found})
-    assert "Run again: 1 of 2 medians" in page and page.rstrip().endswith("not that of: row 0.")
+    now = run(0.85, 1.95)
+    now["before"] = found = report.agreement(run(1.0, 2.0), now)
+    assert found["outside"] == ["row 0"] and report.agreement_text(now).startswith("1 of 2 medians lie within the spread of the run of then")
+    page = report.section("warm", now)
+    assert "Run again: 1 of 2 medians" in page
+    assert page.rstrip().endswith("not that of: row 0 (1.000 before, 0.850 now; the verdict turned: met, **missed**).")
+    del found["former"]  # as results of before 2026-11-28 have it
+    assert report.section("warm", now).rstrip().endswith("not that of: row 0.")
     for other in (None, run(1.0, quick=True), run(1.0, machine={"cpu": "another"})):
         assert report.agreement(other, run(1.0)) is None
     assert "Run again" not in report.section("warm", {**run(1.0), "before": None})
@@ -277,8 +285,13 @@ def test_a_second_run_of_the_same_sources_is_told(lab_module, monkeypatch, tmp_p
     said, page = again()
     told = "Made twice on one machine with the same sources: 2 of 3 medians lie within the spread that the run before printed, 2 measurements."
     assert told in said and told in page
-    assert re.search(r"\* `small`: 1 of 2, before at .*, not that of: small 1\n\* `peers_warm`: 1 of 1, before at", page)
-    assert "at commit abc, which measured the same sources, not that of: small 1." in page
+    assert re.search(r"\* `small`: 1 of 2, before at .*\n  \* small 1 \(2.000 before, 2.500 now; the same verdict\)\n\* `peers_warm`: 1 of 1, before at", page)
+    assert "at commit abc, which measured the same sources, not that of: small 1 (2.000 before, 2.500 now; the same verdict)." in page
+    assert "No verdicts turned." in said
+    medians["small"] = (0.98, 2.5)  # within what the run before printed, and on the other side of the goal
+    said, page = again()
+    assert "3 of 3 medians lie within" in said and "1 verdict turned." in said and "Beside these: small 0 (1.050 before, 0.980 now; within the spread; the verdict turned: met, MISSED)" in said
+    assert "  * small 0 (1.050 before, 0.980 now; within the spread; the verdict turned: met, **missed**)\n" in page
     for changed, value in (("ls-files", "100644 bbb 0\tsrc/a.c"), ("status", " M src/a.c")):
         again()
         git[changed] = value

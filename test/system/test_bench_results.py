@@ -239,6 +239,34 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
     assert "Run again" not in report.section("warm", {**run(1.0), "before": None})
 
 
+@pytest.mark.parametrize("more, seconds, warned", [
+    ({}, 301, True), ({}, 299, False), ({"quick": False}, 9999, False), ({"all": True}, 9999, False), ({"only": "warm"}, 9999, False)])
+def test_a_quick_run_that_is_not_warns(lab_module, monkeypatch, tmp_path, capsys, more, seconds, warned):
+    """One line when the default measurements took more than five minutes; it is no failure, and nothing is said of a run that was not to be short."""
+    import versus
+    run = bench_run()
+    monkeypatch.setenv("FOREBAY_BIN", str(harness.forebay_bin()))
+    monkeypatch.setattr(lab_module, "QUICK_FREE_BYTES", 0)
+    monkeypatch.setattr(lab_module, "FREE_BYTES", 0)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "README.md").write_text("")
+    clock = [0.0]
+    monkeypatch.setattr(run, "time", type("Clock", (), {"monotonic": staticmethod(lambda: clock[0])}))
+
+    def small(_lab):
+        """Some."""
+        clock[0] += seconds
+        return [lab_module.value_row("bytes", "0", "17", False)]
+
+    monkeypatch.setattr(versus, "MEASURES", {"small": small})
+    given = type("Given", (), {"dir": str(tmp_path), "quick": True, "all": False, "only": None, **more})
+    (tmp_path / "into").mkdir()
+    assert run.measure(given, ["small"], tmp_path / "into") == []
+    said = capsys.readouterr().err
+    assert ("warning" in said) == warned and (not warned or "this quick run took 5.0 minutes" in said and said.count("\n") == 1)
+
+
 def test_figures_with_a_spread_are_compared_too(lab_module):
     """Not only ratios: what is told as a rate or a time with its minimum and maximum."""
     import report
@@ -272,7 +300,7 @@ def test_a_second_run_of_the_same_sources_is_told(lab_module, monkeypatch, tmp_p
 
     monkeypatch.setattr(versus, "MEASURES", {name: measurement(name) for name in medians})
     (tmp_path / "into").mkdir()
-    given = type("Given", (), {"dir": str(tmp_path), "quick": True})
+    given = type("Given", (), {"dir": str(tmp_path), "quick": True, "all": False, "only": None})
 
     def again():
         assert run.measure(given, list(medians), tmp_path / "into") == []

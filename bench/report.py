@@ -30,6 +30,7 @@ PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seco
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
          "peers_checkpoint.svg": "Checkpoints of all systems", "peers_train.svg": "Training on all systems", "peers_s3.svg": "Warm S3 of all systems"}
 README_PLOTS = ["goals.svg", "peers_cold.svg", "costs.svg", "s3.svg"]  # the first two that there are
+REASON_LETTERS = 40  # a reason is longer
 README_BEGIN, README_END = "<!-- written by bench/run: begin -->", "<!-- written by bench/run: end -->"
 
 
@@ -38,11 +39,27 @@ def noted():
     return set(re.findall(r"(?m)^## `(\w+)`$", NOTES.read_text()))
 
 
+def explained(name):
+    """What the part of NOTES.md about a measurement says it knows the reason of: the words between backquotes in its paragraphs that begin with "Missed:" and
+    have more in them than those words."""
+    part = re.search(rf"(?ms)^## `{name}`$(.*?)(?=^## |\Z)", NOTES.read_text())
+    paragraphs = [text for text in re.split(r"\n\s*\n", part.group(1)) if text.lstrip().startswith("Missed:")] if part else []
+    return [key for text in paragraphs if len(re.sub(r"`[^`]*`|\W", "", text)) > len("Missed") + REASON_LETTERS for key in re.findall(r"`([^`]+)`", text)]
+
+
+def unexplained(name, rows):
+    """The titles of missed rows that no such words are part of."""
+    missed = [row["title"] for row in rows
+              if row["met"] is False or (name in goals.PEER_MEASURES and not row.get("beside") and goals.peer_met(row) is False)]
+    keys = explained(name)
+    return missed, [title for title in missed if not any(key in title for key in keys)]
+
+
 def where_the_time_goes(name, rows):
     """Below a table with a miss in it."""
-    if all(row["met"] is not False for row in rows):
-        return None
-    return f"Where the time goes: [NOTES.md](NOTES.md#{name})." if name in noted() else "Where the time goes was not looked into yet."
+    missed, unknown = unexplained(name, rows)
+    parts = [f"Where the time goes: [NOTES.md](NOTES.md#{name})."] if missed and name in noted() else []
+    return " ".join(parts + ([f"It was not looked into where it goes in: {'; '.join(unknown)}."] if unknown else [])) or None
 
 
 def same_sources(before, now):

@@ -196,6 +196,11 @@ def machines(directory):
             "measured, and names the processor where it was another one, and older sources where src/ was not that of the newest run.")
 
 
+def notes(directory):
+    """What stands above the table: machines, and peers that are not in it."""
+    return [machines(directory), *([absent(directory)] if absent(directory) else [])]
+
+
 def absent(directory):
     """A sentence about the systems that could not be had when the last run began, or None."""
     path = pathlib.Path(directory) / "systems.json"
@@ -218,7 +223,7 @@ def runs(directory):
 
 
 def table(directory):
-    """The page's last table, from the results alone, with the peers that are not in it below."""
+    """The page's last table, from the results alone."""
     results = load(directory)
     lines = ["| work | reference in the same run | goal | | result | | run |", "| --- | --- | --- | --- | --- | --- | --- |"]
     last = None
@@ -229,4 +234,4 @@ def table(directory):
     for i, (title, result, _met, goal, said, measure) in enumerate(peer_rows(results)):
         lines.append(f"| {'peers on all of the above' if i == 0 else ''} | {'each peer in the same rounds: our rate over theirs, their CPU seconds per GB over ours' if i == 0 else ''} "
                      f"| {goal} | {title} | {result} | {said} | {run_text(results, measure)} |")
-    return "\n".join(lines + (["", absent(directory)] if absent(directory) else [])) + "\n"
+    return "\n".join(lines) + "\n"

@@ -12,8 +12,8 @@ NOTES = pathlib.Path(__file__).resolve().parent / "NOTES.md"
 HEAD = """# Measured
 
 Written by `bench/run`; `make bench` renews it. Each figure is the median of interleaved pairs (ours, reference) on one machine
-in one run, with minimum and maximum, and there is no verdict where who came first in a round decides it; *steal* is the share of CPU time that the hypervisor gave to others meanwhile. Warm means
-in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
+in one run, with minimum and maximum, and there is no verdict where who came first in a round decides it; *steal* is the share of
+CPU time that the hypervisor gave to others meanwhile. Warm means in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
 per connection, 300 MB/s in all. Buckets have `validate=ttl:1h`, so that attributes are trusted as long as the peers trust theirs.
 The raw numbers of every pair are in `bench/results/`.
 """
@@ -223,7 +223,7 @@ proxy that shapes the origin to 20 ms to the first byte, 50 MB/s per connection,
 def readme_block(directory):
     """What README carries: the table of goals and two plots."""
     directory = pathlib.Path(directory)
-    return "\n\n".join([README_TEXT, goals.machines(directory), goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS)[:2])])
+    return "\n\n".join([README_TEXT, *goals.notes(directory), goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS)[:2])])
 
 
 def update_readme(path, directory):
@@ -248,7 +248,7 @@ def render(directory):
     if pictures:
         sections.append("## Pictures\n\n" + "\n\n".join(pictures) + "\n")
     sections.append("## The promised ratios\n\nMade from the results above by `bench/goals.py`: goal beside result. The rows are of these runs:\n\n"
-                    + goals.runs(directory) + "\n\n" + goals.machines(directory) + "\n\n" + goals.table(directory))
+                    + "\n\n".join([goals.runs(directory), *goals.notes(directory), goals.table(directory)]))
     return HEAD + "\n" + "\n".join(sections)
 
 

@@ -199,7 +199,7 @@ def test_lines_of_other_runs_say_so(lab_module, tmp_path):
     assert "of 2026-01-03 01:00 UTC at commit c, is of this machine: Newer," in told and told in report.render(tmp_path) and told in report.readme_block(tmp_path)
 
 
-def test_peers_that_could_not_be_had_stand_below_the_table(tmp_path):
+def test_peers_that_could_not_be_had_stand_above_the_table(tmp_path):
     """With the reason, on both pages; where all are there, nothing stands there."""
     import goals
     import report

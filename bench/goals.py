@@ -3,6 +3,10 @@
 import json
 import pathlib
 import re
+import statistics
+
+PAIRS = 9  # what a goal asks for: of fewer the verdict says how many
+ORDER_ROUNDS, ORDER_FACTOR = 3, 2  # of each order at least; by more than that their medians differ
 
 # what, reference, goal; measurement and the titles of its rows. In the order of the page.
 GOALS = [
@@ -27,7 +31,7 @@ GOALS = [
      [("cold", r"^Cold sequential read"), ("first", r"^First byte")]),
     ("cold safetensors model, mmap, shuffled tensors", "one cold sequential read", "at most 1.3 of its time", [("model_cold", r"^Cold model")]),
     ("prefetch, import, export from and to a shaped origin", "what the origin allows", "at least 0.9",
-     [("prefetch", r"^Prefetch"), ("jobs", r"^(Import|Export)")]),
+     [("prefetch", r"^Prefetch"), ("jobs", r"^(Import|Export)"), ("jobs_large", r"^(Import|Export)")]),
     ("origin bytes, first epoch / later epochs / cache of half the data set", "the data set's bytes", "at most 1.02 / 0 / 0.55",
      [("epoch", r"^Bytes from the origin"), ("half", r"^Origin bytes")]),
     ("emulated training, accelerator utilisation", "the same loop on tmpfs", "warm: no less than tmpfs minus 1 point",
@@ -40,13 +44,36 @@ PEER_GOALS = {"peers_train": "within a hundredth of each, CPU seconds per GB too
 PEER_MEASURES = ["peers_warm", "peers_cold", "peers_small", "peers_checkpoint", "peers_train", "peers_s3"]
 
 
+def goal_of(row):
+    """(the ratio that is promised, whether at most), or None."""
+    words = row["goal"].split()
+    return (float(words[-1]), words[1] == "most") if words[0] == "at" and words[-1].replace(".", "").isdigit() else None
+
+
+def by_order(row):
+    """The medians of the even and of the odd rounds, which go in opposite orders, where they lie on different sides of the goal and differ by
+    more than a factor of two: what decides then is who came first, and the median of all is that of the order with one round more. Else None."""
+    pairs, goal = row.get("pairs", []), goal_of(row)
+    if "ratio" not in row or goal is None or len(pairs) < 2 * ORDER_ROUNDS or not all(min(pair) > 0 for pair in pairs):
+        return None
+    even, odd = (statistics.median(ours / theirs for ours, theirs in pairs[first::2]) for first in (0, 1))
+    sides = {even == goal[0] or (even < goal[0]) == goal[1], odd == goal[0] or (odd < goal[0]) == goal[1]}
+    return [even, odd] if len(sides) == 2 and max(even, odd) > ORDER_FACTOR * min(even, odd) else None
+
+
+def judged(row):
+    """A row whose result is that of the order has no verdict."""
+    order = by_order(row)
+    return {**row, "met": None, "order": order} if order else row
+
+
 def load(directory):
     """{measurement: result} of the files of a directory."""
     found = {}
     for path in sorted(pathlib.Path(directory).glob("*.json")):
         result = json.loads(path.read_text())
         if isinstance(result, dict) and "rows" in result:
-            found[path.stem] = result
+            found[path.stem] = {**result, "rows": [judged(row) for row in result["rows"]]}
     return found
 
 
@@ -56,8 +83,18 @@ def result_text(row):
     return row["value"] + (f" ({row['detail']})" if row["value"] == "not run" else "")
 
 
-def verdict(met):
-    return {True: "met", False: "**missed**", None: ""}[met]
+def order_text(order):
+    return "depends on the order: " + " and ".join(f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}" for ratio in order)
+
+
+def verdict(met, n=None):
+    """With the number of pairs where it is below what a goal asks for."""
+    few = f" ({n} pair{'' if n == 1 else 's'})" if met is not None and n is not None and n < PAIRS else ""
+    return {True: "met", False: "**missed**", None: ""}[met] + few
+
+
+def row_verdict(row):
+    return order_text(row["order"]) if "order" in row else verdict(row["met"], row.get("n"))
 
 
 def without(title, work):
@@ -68,8 +105,8 @@ def without(title, work):
 
 
 def goal_rows(results):
-    """Lines of (work, reference, goal, what, result, met) for every row of every goal; goals without a row are told as not run, and so is a
-    row of its own that has a goal and could not be measured."""
+    """Lines of (work, reference, goal, what, result, verdict, measurement, row) for every row of every goal; goals without a row are told as not
+    run, with None as the row, and so is a row of its own that has a goal and could not be measured."""
     lines = []
     for work, reference, goal, sources in GOALS:
         for measure, pattern in sources:
@@ -78,9 +115,9 @@ def goal_rows(results):
             if not rows:
                 reason = next((row["detail"] for row in results.get(measure, {}).get("rows", []) if row.get("value") == "not run"),
                               f"`bench/run --only {measure}` has no result here")
-                lines.append((work, reference, goal, "", f"not run ({reason})", None))
+                lines.append((work, reference, goal, "", f"not run ({reason})", "", measure, None))
             for row in rows:
-                lines.append((work, reference, row["goal"], without(row["title"], work), result_text(row), row["met"]))
+                lines.append((work, reference, row["goal"], without(row["title"], work), result_text(row), row_verdict(row), measure, row))
     return lines
 
 
@@ -90,9 +127,22 @@ def cheaper(row):
     return theirs / ours if ours and theirs else None
 
 
+def peer_met(row):
+    """Whether we are ahead of a peer in both; None where its row has no verdict."""
+    times = cheaper(row)
+    return False if times is not None and times < 1 else row["met"]
+
+
+def peer_text(row):
+    times = cheaper(row)
+    return (f"{row['peer']} {result_text(row)}" + (f", CPU {times:.1f}" if times else "")
+            + (f", {order_text(row['order'])}" if "order" in row else ""))
+
+
 def peer_rows(results):
-    """(title, result, met, goal) for each kind of work: every peer's ratio, and how many times our CPU time it takes for a GB; and those that were not run.
-    What the machine and the origin give by themselves ("beside") is shown, and no peer to be ahead of."""
+    """(title, result, met, goal, verdict, measurement) for each kind of work: every peer's ratio, and how many times our CPU time it takes for a
+    GB; and those that were not run. What the machine and the origin give by themselves ("beside") is shown, and no peer to be ahead of. Behind one
+    is missed, whatever the others are; else one whose ratio depends on the order leaves no verdict."""
     lines = []
     for measure in PEER_MEASURES:
         titles, absent, goal = {}, [], PEER_GOALS.get(measure, PEER_GOAL)
@@ -102,24 +152,68 @@ def peer_rows(results):
             elif "peer" in row:
                 absent.append(f"{row['peer']} not run ({row['detail']})")
         for title, rows in titles.items():
-            parts, verdicts = [], []
-            for row in rows:
-                times = cheaper(row)
-                parts.append(f"{row['peer']} {row['ratio']['median']:.2f}" + (f", CPU {times:.1f}" if times else ""))
-                if not row.get("beside"):
-                    verdicts.append(row["met"] and (times is None or times >= 1))
-            lines.append((title, "; ".join(parts + absent), all(verdicts) if verdicts else None, goal))
+            verdicts = [peer_met(row) for row in rows if not row.get("beside")]
+            met = False if False in verdicts else True if verdicts and None not in verdicts else None
+            said = "depends on the order" if met is None and any("order" in row for row in rows) else verdict(met, min(row["n"] for row in rows))
+            lines.append((title, "; ".join([peer_text(row) for row in rows] + absent), met, goal, said, measure))
         if not titles:
-            lines.append((f"`bench/run --only {measure}`", "not run", None, goal))
+            lines.append((f"`bench/run --only {measure}`", "not run", None, goal, "", measure))
     return lines
+
+
+def in_table(results):
+    """The measurements that the table has rows of, as far as there are results."""
+    named = [*dict.fromkeys(measure for *_, sources in GOALS for measure, _ in sources), *PEER_MEASURES]
+    return {measure: results[measure] for measure in named if measure in results}
+
+
+def newest(results):
+    """The last of the runs that the table has rows of, or None."""
+    return max(in_table(results).values(), key=lambda result: result["date"], default=None)
+
+
+def run_text(results, measure):
+    """When a line was measured; and of which processor, and that it is of older sources, where that is not as in the newest run."""
+    if measure not in results:
+        return ""
+    result, last = results[measure], newest(results)
+    parts = [result["date"].split()[0]]
+    if result["machine"].get("cpu") != last["machine"].get("cpu"):
+        parts.append(result["machine"].get("cpu", "another processor"))
+    return ", ".join(parts + (["older sources"] if result.get("sources") != last.get("sources") else []))
+
+
+def machine_text(machine):
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux {machine['kernel']}, {machine['system']}"
+
+
+def machines(directory):
+    """A sentence about the machines of the table's rows."""
+    last = newest(load(directory))
+    if last is None:
+        return "There are no results."
+    return (f"The newest run, of {last['date']} at commit {last['commit']}, is of this machine: {machine_text(last['machine'])}. The last column tells when a row was "
+            "measured, and names the processor where it was another one, and older sources where src/ was not that of the newest run.")
+
+
+def notes(directory):
+    """What stands above the table: machines, and peers that are not in it."""
+    return [machines(directory), *([absent(directory)] if absent(directory) else [])]
+
+
+def absent(directory):
+    """A sentence about the systems that could not be had when the last run began, or None."""
+    path = pathlib.Path(directory) / "systems.json"
+    systems = json.loads(path.read_text())["systems"] if path.exists() else []
+    missing = [f"{system['name']} ({system['missing']})" for system in systems if system["missing"]]
+    return f"Peers that are not in the table: {'; '.join(missing)}." if missing else None
 
 
 def runs(directory):
     """Which runs the rows of the table are of: for each commit its measurements, and when it was first and last measured."""
     results, commits = load(directory), {}
-    for measure in [*dict.fromkeys(measure for *_, sources in GOALS for measure, _ in sources), *PEER_MEASURES]:
-        if measure in results:
-            commits.setdefault(results[measure]["commit"], []).append(measure)
+    for measure in in_table(results):
+        commits.setdefault(results[measure]["commit"], []).append(measure)
     parts = []
     for commit, measures in sorted(commits.items(), key=lambda one: max(results[m]["date"] for m in one[1]), reverse=True):
         dates = sorted(results[measure]["date"] for measure in measures)
@@ -131,13 +225,13 @@ def runs(directory):
 def table(directory):
     """The page's last table, from the results alone."""
     results = load(directory)
-    lines = ["| work | reference in the same run | goal | | result | |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| work | reference in the same run | goal | | result | | run |", "| --- | --- | --- | --- | --- | --- | --- |"]
     last = None
-    for work, reference, goal, what, result, met in goal_rows(results):
+    for work, reference, goal, what, result, said, measure, _row in goal_rows(results):
         first = work != last
-        lines.append(f"| {work if first else ''} | {reference if first else ''} | {goal} | {what} | {result} | {verdict(met)} |")
+        lines.append(f"| {work if first else ''} | {reference if first else ''} | {goal} | {what} | {result} | {said} | {run_text(results, measure)} |")
         last = work
-    for i, (title, result, ahead, goal) in enumerate(peer_rows(results)):
+    for i, (title, result, _met, goal, said, measure) in enumerate(peer_rows(results)):
         lines.append(f"| {'peers on all of the above' if i == 0 else ''} | {'each peer in the same rounds: our rate over theirs, their CPU seconds per GB over ours' if i == 0 else ''} "
-                     f"| {goal} | {title} | {result} | {verdict(ahead)} |")
+                     f"| {goal} | {title} | {result} | {said} | {run_text(results, measure)} |")
     return "\n".join(lines) + "\n"

@@ -17,6 +17,8 @@ import tempfile
 import threading
 import time
 
+from goals import PAIRS
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve()
 os.environ.setdefault("FOREBAY_BIN", str(BUILD / "forebay"))
@@ -27,7 +29,7 @@ import harness  # noqa: E402  (needs the path above)
 
 MIB = 1 << 20
 GIB = 1 << 30
-PAIRS, QUICK_PAIRS = 9, 3
+QUICK_PAIRS = 3
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
 VALIDATE = "ttl:1h"  # by default attributes are checked again after 60 s: requests to the origin in the middle of longer epochs

@@ -26,7 +26,9 @@ READ_AHEAD_KB = 1024  # what Forebay's own mount asks for; given to all
 OWN_BINS = [ROOT / ".deps/venv/bin", ROOT / ".deps/bin"]
 IN_ORDER = ["setpriv", "--pdeathsig", "TERM", "--"]  # what has children or a mount ends in order when this process is killed
 MISSING = {
-    "mountpoint-s3": "not in the package registries that can be reached (a placeholder is), and not in Debian",
+    # 2026-11-28: the crate mountpoint-s3-fs 0.11.0 has no program but examples; mount_from_config mounts what a manifest lists, to be read only
+    "mountpoint-s3": "its program is not in the package registries that can be reached, nor in Debian: the crates mountpoint-s3 and mount-s3 are "
+                     "placeholders; its library, the crate mountpoint-s3-fs, has no program but examples, and was not tried",
     "goofys": "its module cannot be fetched, and Debian has none",
     "geesefs": "its module cannot be fetched, and Debian has none",
     "AIStore": "its module cannot be fetched",

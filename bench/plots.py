@@ -25,33 +25,22 @@ def _save(pyplot, figure, path):
     pyplot.close(figure)
 
 
-def _ratio_goal(row):
-    words = row["goal"].split()
-    return (float(words[-1]), words[1] == "most") if words[0] == "at" and words[-1].replace(".", "").isdigit() else None
-
-
 def goals_plot(pyplot, results, path):
     """Every ratio with a goal, as its share of the goal, with minimum and maximum; right of the line is good."""
-    bars = []
-    for work, _reference, _goal, what, _result, _met in goals.goal_rows(results):
-        for result in results.values():
-            for row in result["rows"]:
-                if "ratio" in row and _ratio_goal(row) and what and goals.without(row["title"], work) == what:
-                    bars.append((f"{what}", row))
-    seen, unique = set(), []
-    for name, row in bars:
-        if row["title"] not in seen:
-            seen.add(row["title"])
-            unique.append((name, row))
+    unique = {}
+    for *_, what, _result, _said, _measure, row in goals.goal_rows(results):
+        if row is not None and "ratio" in row and goals.goal_of(row):
+            unique.setdefault(row["title"], (what + (" (depends on the order)" if "order" in row else ""), row))
+    unique = list(unique.values())
     if not unique:
         return False
     figure, axes = pyplot.subplots(figsize=(9, 0.32 * len(unique) + 1.2))
     for i, (name, row) in enumerate(reversed(unique)):
-        goal, at_most = _ratio_goal(row)
+        goal, at_most = goals.goal_of(row)
         share = [row["ratio"][key] / goal for key in ("median", "min", "max")]
         if at_most:
             share = [1 / s for s in (share[0], share[2], share[1])]
-        axes.barh(i, share[0], color="#2a7f62" if row["met"] else "#c2542d", height=0.6)
+        axes.barh(i, share[0], color={True: "#2a7f62", False: "#c2542d", None: "#999999"}[row["met"]], height=0.6)
         axes.plot([share[1], share[2]], [i, i], color="#333333", linewidth=1)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(unique)), [name for name, _ in reversed(unique)])
@@ -62,13 +51,15 @@ def goals_plot(pyplot, results, path):
 
 
 def systems_plot(pyplot, result, path, unit_scale):
-    """Rates of every system of a comparison, grouped by kind of work."""
-    groups = {}
+    """Rates of every system of a comparison, grouped by kind of work; that of one beside which ours depends on the order says so."""
+    groups, unsure = {}, set()
     for row in result["rows"]:
         if "peer" in row and "ratio" in row:
             title = row["title"].rsplit(", against ", 1)[0]
             group = groups.setdefault(title, {"forebay": row["ours"]["median"]})
             group[row["peer"]] = row["reference"]["median"]
+            if "order" in row:
+                unsure.add((title, row["peer"]))
     if not groups:
         return False
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
@@ -79,7 +70,8 @@ def systems_plot(pyplot, result, path, unit_scale):
         for name in reversed(names):
             if name in group:
                 axes.barh(y, group[name] * unit_scale, color=colors[names.index(name) % 10], height=0.8)
-                ticks.append((y, name if len(groups) == 1 else f"{title.split(',')[0]}: {name}"))
+                named = name + (" (depends on the order)" if (title, name) in unsure else "")
+                ticks.append((y, named if len(groups) == 1 else f"{title.split(',')[0]}: {named}"))
                 y += 1
         y += 0.6
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])

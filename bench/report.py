@@ -12,8 +12,8 @@ NOTES = pathlib.Path(__file__).resolve().parent / "NOTES.md"
 HEAD = """# Measured
 
 Written by `bench/run`; `make bench` renews it. Each figure is the median of interleaved pairs (ours, reference) on one machine
-in one run, with minimum and maximum; *steal* is the share of CPU time that the hypervisor gave to others meanwhile. Warm means
-in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
+in one run, with minimum and maximum, and there is no verdict where who came first in a round decides it; *steal* is the share of
+CPU time that the hypervisor gave to others meanwhile. Warm means in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
 per connection, 300 MB/s in all. Buckets have `validate=ttl:1h`, so that attributes are trusted as long as the peers trust theirs.
 The raw numbers of every pair are in `bench/results/`.
 """
@@ -30,6 +30,7 @@ PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seco
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
          "peers_checkpoint.svg": "Checkpoints of all systems", "peers_train.svg": "Training on all systems", "peers_s3.svg": "Warm S3 of all systems"}
 README_PLOTS = ["goals.svg", "peers_cold.svg", "costs.svg", "s3.svg"]  # the first two that there are
+REASON_LETTERS = 40  # a reason is longer
 README_BEGIN, README_END = "<!-- written by bench/run: begin -->", "<!-- written by bench/run: end -->"
 
 
@@ -38,11 +39,27 @@ def noted():
     return set(re.findall(r"(?m)^## `(\w+)`$", NOTES.read_text()))
 
 
+def explained(name):
+    """What the part of NOTES.md about a measurement says it knows the reason of: the words between backquotes in its paragraphs that begin with "Missed:" and
+    have more in them than those words."""
+    part = re.search(rf"(?ms)^## `{name}`$(.*?)(?=^## |\Z)", NOTES.read_text())
+    paragraphs = [text for text in re.split(r"\n\s*\n", part.group(1)) if text.lstrip().startswith("Missed:")] if part else []
+    return [key for text in paragraphs if len(re.sub(r"`[^`]*`|\W", "", text)) > len("Missed") + REASON_LETTERS for key in re.findall(r"`([^`]+)`", text)]
+
+
+def unexplained(name, rows):
+    """The titles of missed rows that no such words are part of."""
+    missed = [row["title"] for row in rows
+              if row["met"] is False or (name in goals.PEER_MEASURES and not row.get("beside") and goals.peer_met(row) is False)]
+    keys = explained(name)
+    return missed, [title for title in missed if not any(key in title for key in keys)]
+
+
 def where_the_time_goes(name, rows):
     """Below a table with a miss in it."""
-    if all(row["met"] is not False for row in rows):
-        return None
-    return f"Where the time goes: [NOTES.md](NOTES.md#{name})." if name in noted() else "Where the time goes was not looked into yet."
+    missed, unknown = unexplained(name, rows)
+    parts = [f"Where the time goes: [NOTES.md](NOTES.md#{name})."] if missed and name in noted() else []
+    return " ".join(parts + ([f"It was not looked into where it goes in: {'; '.join(unknown)}."] if unknown else [])) or None
 
 
 def same_sources(before, now):
@@ -56,40 +73,78 @@ def spread_of(row):
 
 
 def agreement(before, now):
-    """How many medians of a run lie within the spread of the run before on the same machine; None where there is none to compare with."""
+    """How many medians of a run lie within the spread of the run before on the same machine, and what each was then; None where there is none to
+    compare with."""
     if not before or before["machine"] != now["machine"] or before["quick"] != now["quick"]:
         return None
-    spreads = {row["title"]: spread_of(row) for row in before["rows"] if spread_of(row)}
-    both = [row for row in now["rows"] if spread_of(row) and row["title"] in spreads]
+    former = {row["title"]: {**spread_of(row), "met": goals.judged(row)["met"]} for row in before["rows"] if spread_of(row)}
+    both = [row for row in now["rows"] if spread_of(row) and row["title"] in former]
     outside = [row["title"] for row in both
-               if not spreads[row["title"]]["min"] <= spread_of(row)["median"] <= spreads[row["title"]]["max"]]
+               if not former[row["title"]]["min"] <= spread_of(row)["median"] <= former[row["title"]]["max"]]
     return {"date": before["date"], "commit": before["commit"], "same": same_sources(before, now), "rows": len(both),
-            "outside": outside} if both else None
+            "outside": outside, "former": {row["title"]: former[row["title"]] for row in both}} if both else None
 
 
-def outside_text(found):
-    return ", not that of: " + "; ".join(found["outside"]) if found["outside"] else ""
+def compared(result):
+    """Of the run before: (title, medians then and now, verdicts then and now where that turned, whether outside, whether there is a goal) for each row
+    that lies outside of its spread or whose verdict turned. Medians are None where the run before was written down without them."""
+    found, lines = result["before"], []
+    rows = {row["title"]: row for row in result["rows"]}
+    for title in found.get("former", found["outside"]):
+        then, row, outside = found.get("former", {}).get(title), rows.get(title), title in found["outside"]
+        turned = then is not None and row is not None and then["met"] != row["met"]
+        if outside or turned:
+            medians = None if then is None or row is None else [figure(one["median"], "ratio" in row) for one in (then, spread_of(row))]
+            judged = row is not None and (row["goal"] != "-" or turned)
+            lines.append((title, medians, (then["met"], row["met"]) if turned else None, outside, judged))
+    return lines
 
 
-def agreement_text(found):
+def figure(value, ratio):
+    return f"{value:.3f}" if ratio else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def compared_text(title, medians, turned, outside, judged):
+    """One row of them, as a person reads it."""
+    words = [f"{medians[0]} before, {medians[1]} now"] if medians else []
+    words += [] if outside else ["within the spread"]
+    if turned:
+        words.append("the verdict turned: " + ", ".join(goals.verdict(met) or "none" for met in turned))
+    elif medians and judged:
+        words.append("the same verdict")
+    return title + (f" ({'; '.join(words)})" if words else "")
+
+
+def agreement_text(result):
+    found = result["before"]
     inside = f"{found['rows'] - len(found['outside'])} of {found['rows']} medians lie within the spread of the run of {found['date']} at commit " \
              f"{found['commit']}" + (", which measured the same sources" if found.get("same") else "")
-    return inside + outside_text(found)
+    outside, turned = ([compared_text(*one) for one in compared(result) if one[3] == which] for which in (True, False))
+    return inside + (", not that of: " + "; ".join(outside) if outside else "") + (". Beside these: " + "; ".join(turned) if turned else "")
 
 
 def again(results):
     """Of {measurement: result} those that were made twice of the same sources on one machine, and the sum of them as a sentence."""
-    twice = {name: results[name]["before"] for name in TITLES if (results.get(name, {}).get("before") or {}).get("same")}
-    rows, outside = sum(one["rows"] for one in twice.values()), sum(len(one["outside"]) for one in twice.values())
+    twice = {name: results[name] for name in TITLES if (results.get(name, {}).get("before") or {}).get("same")}
+    rows, outside = (sum(count(one["before"]) for one in twice.values()) for count in (lambda found: found["rows"], lambda found: len(found["outside"])))
     if not twice:
         return twice, "No measurement was made twice on one machine with the same sources."
-    return twice, f"Made twice on one machine with the same sources: {rows - outside} of {rows} medians lie within the spread that the run before " \
-                  f"printed, {len(twice)} measurement{'s' if len(twice) > 1 else ''}."
+    text = f"Made twice on one machine with the same sources: {rows - outside} of {rows} medians lie within the spread that the run before " \
+           f"printed, {len(twice)} measurement{'s' if len(twice) > 1 else ''}."
+    if all("former" in one["before"] for one in twice.values()):
+        turned = sum(1 for one in twice.values() for row in compared(one) if row[2])
+        text += f" {turned or 'No'} verdict{'' if turned == 1 else 's'} turned."
+    return twice, text
 
 
 def again_section(results):
+    """Each measurement that was made twice, and below it each row that is not as it was."""
     twice, text = again(results)
-    lines = [f"* `{name}`: {one['rows'] - len(one['outside'])} of {one['rows']}, before at {one['date']}{outside_text(one)}" for name, one in twice.items()]
+    lines = []
+    for name, result in twice.items():
+        found = result["before"]
+        lines.append(f"* `{name}`: {found['rows'] - len(found['outside'])} of {found['rows']}, before at {found['date']}")
+        lines += [f"  * {compared_text(*one)}" for one in compared(result)]
     return "\n".join(["## A second run", "", text, *([""] + lines if lines else [])]) + "\n"
 
 
@@ -112,7 +167,7 @@ def row_line(row):
     if "ratio" in row:
         form = ".0f" if row["ours"]["median"] >= 100 else ".1f"
         result = f"**{row['ratio']['median']:.3f}** ({row['ratio']['min']:.2f} to {row['ratio']['max']:.2f})"
-        detail = f"{span(row['ours'], form)} against {span(row['reference'], form)} {row['unit']}, {row['n']} pairs"
+        detail = f"{span(row['ours'], form)} against {span(row['reference'], form)} {row['unit']}, {row['n']} pair{'' if row['n'] == 1 else 's'}"
         if "direct" in row:
             detail += f"; parallel ranges straight from the shaped origin: {span(row['direct'], form)}"
         if "note" in row:
@@ -120,17 +175,15 @@ def row_line(row):
     else:
         result, detail = f"**{row['value']}**", row.get("detail", "")
     detail = "; ".join(part for part in (detail, cost_text(row)) if part)
-    met = {True: "met", False: "**missed**", None: ""}[row["met"]]
     stolen = "" if row.get("steal_percent") is None else f"{row['steal_percent']:.1f} %"
-    return f"| {row['title']} | {row['goal']} | {result} | {met} | {detail} | {stolen} |"
+    return f"| {row['title']} | {row['goal']} | {result} | {goals.row_verdict(row)} | {detail} | {stolen} |"
 
 
 def section(name, result):
     m = result["machine"]
     lines = [f"## {TITLES.get(name, name)}", "",
              f"`{result['command']}`, {result['date']}, forebay {result['version']} at commit {result['commit']}"
-             + (f" (src {result['sources']})" if result.get("sources") else "") + f"; {m['cpu']}, "
-             f"{m['cores']} cores, {m['memory_gib']} GiB, Linux {m['kernel']}, {m['system']}, {result['file_system']}"
+             + (f" (src {result['sources']})" if result.get("sources") else "") + f"; {goals.machine_text(m)}, {result['file_system']}"
              + (f", load average {result['load']:.1f} before" if "load" in result else "")
              + (". **Quick run: fewer pairs than a goal asks for.**" if result["quick"] else "."), "",
              result["about"], "",
@@ -139,7 +192,7 @@ def section(name, result):
     if where_the_time_goes(name, result["rows"]):
         lines += ["", where_the_time_goes(name, result["rows"])]
     if result.get("before"):
-        lines += ["", f"Run again: {agreement_text(result['before'])}."]
+        lines += ["", f"Run again: {agreement_text(result)}."]
     notes = sorted({row["mounts"] for row in result["rows"] if "mounts" in row})
     for note in notes:
         lines += ["", f"What the node said of its mount: {note}."]
@@ -161,15 +214,16 @@ def plots_of(directory, names):
 
 
 README_TEXT = """Goal beside result, made by `make bench` and, where the measurement is a heavy one (peers, shards, a million names), `make bench ALL=1`
-each on one machine: medians of interleaved pairs with minimum and maximum. Spread, machine, versions and commands are in
-[bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Cold means a node with nothing in it behind a proxy
-that shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
+each on one machine: medians of interleaved pairs with minimum and maximum. Every other round goes in the opposite order: where the medians of the
+two orders lie on different sides of the goal and differ by more than a factor of two, both stand there in place of a verdict. Spread, machine, versions and
+commands are in [bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Cold means a node with nothing in it behind a
+proxy that shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
 
 
 def readme_block(directory):
     """What README carries: the table of goals and two plots."""
     directory = pathlib.Path(directory)
-    return "\n\n".join([README_TEXT, goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS)[:2])])
+    return "\n\n".join([README_TEXT, *goals.notes(directory), goals.table(directory).rstrip(), *(line.format(folder="bench/results/") for line in plots_of(directory, README_PLOTS)[:2])])
 
 
 def update_readme(path, directory):
@@ -184,12 +238,9 @@ def update_readme(path, directory):
 def render(directory):
     """The whole page from the JSON files of a directory."""
     directory = pathlib.Path(directory)
-    sections = []
-    for name in TITLES:
-        path = directory / f"{name}.json"
-        if path.exists():
-            sections.append(section(name, json.loads(path.read_text())))
-    sections.append(again_section(goals.load(directory)))
+    results = goals.load(directory)
+    sections = [section(name, results[name]) for name in TITLES if name in results]
+    sections.append(again_section(results))
     if (directory / "systems.json").exists():
         sections.append(systems_section(directory / "systems.json"))
     folder = "" if not directory.name == "results" else "results/"
@@ -197,7 +248,7 @@ def render(directory):
     if pictures:
         sections.append("## Pictures\n\n" + "\n\n".join(pictures) + "\n")
     sections.append("## The promised ratios\n\nMade from the results above by `bench/goals.py`: goal beside result. The rows are of these runs:\n\n"
-                    + goals.runs(directory) + "\n\n" + goals.table(directory))
+                    + "\n\n".join([goals.runs(directory), *goals.notes(directory), goals.table(directory)]))
     return HEAD + "\n" + "\n".join(sections)
 
 
@@ -209,11 +260,11 @@ def text_rows(rows):
             result = f"{row['ratio']['median']:.3f} ({row['ratio']['min']:.3f} to {row['ratio']['max']:.3f})"
         else:
             result = row["value"] + (f" ({row['detail']})" if row["value"] == "not run" else "")
-        met = {True: "met", False: "MISSED", None: ""}[row["met"]]
-        lines.append(f"  {row['title']}: {result}, goal {row['goal']}: {met}")
+        said = goals.row_verdict(row).replace("**missed**", "MISSED")
+        lines.append(f"  {row['title']}: {result}, goal {row['goal']}: {said}")
     return "\n".join(lines)
 
 
 def text_before(result):
     """For the terminal, below the rows: how they agree with the run before."""
-    return f"  {agreement_text(result['before'])}\n" if result.get("before") else ""
+    return f"  {agreement_text(result)}\n".replace("**missed**", "MISSED") if result.get("before") else ""

@@ -228,9 +228,18 @@ def read_by(lab, readers, mode, path, block, count):
     return lab.read_at_once(readers, mode, path, block, max(1, count // readers))
 
 
+def warm_once(lab, system, readers, mode, block, count):
+    """One sample of a system whose file was read right before, outside of its time and cost: what the others read and kept since its last turn
+    may have put it out of the page cache, more of it the longer ago that was."""
+    path = system.dir / "warm.bin"
+    lab.read("seq", path, MIB, 1)
+    return measured(system.pids, lambda: read_by(lab, readers, mode, path, block, count))
+
+
 def peers_warm(lab):
-    """Warm reads through the mounts of all systems, of the disk and of tmpfs, by one reader and by four at once: the file was read before,
-    and lies in the page cache or in the system's own cache. All mounts have the same read_ahead_kb."""
+    """Warm reads through the mounts of all systems, of the disk and of tmpfs, by one reader and by four at once: each reads the whole file once more
+    right before its own sample, so that it lies in the page cache or in the system's own cache, whoever came between. All mounts have the same
+    read_ahead_kb."""
     size = QUICK_WARM_BYTES if lab.quick else WARM_BYTES
     source = lab.path("warm")
     lab_module.write_random(source, size, "peers warm")
@@ -242,8 +251,7 @@ def peers_warm(lab):
             for readers in WARM_READERS:
                 say(f"warm through all mounts, {title}, {readers} readers: {', '.join(running)}")
                 taken, share = rounds(lab, {
-                    name: lambda s=system, c=warm_count(lab, name, mode, block, size): measured(
-                        s.pids, lambda: read_by(lab, readers, mode, s.dir / "warm.bin", block, c))
+                    name: lambda s=system, c=warm_count(lab, name, mode, block, size): warm_once(lab, s, readers, mode, block, c)
                     for name, system in running.items() if name not in left_out}, left_out)
                 at_once = f", {readers} readers at once" if readers > 1 else ""
                 rows += rows_against(taken, share, f"Warm {title} reads through the mount{at_once}", "MB/s", 1e-6)

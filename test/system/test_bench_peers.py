@@ -218,6 +218,36 @@ def test_several_readers_read_at_once(lab_module):
     assert versus.WARM_READERS == (1, 4)
 
 
+def test_each_system_is_warm_right_before_its_sample(lab_module, stand_ins, monkeypatch, work):
+    """It reads its whole file once more before each sample of its own, and nobody reads between; that is no part of the sample. (Seen to fail with
+    the reading before left out of warm_once, and with it within measured().)"""
+    import versus
+    calls, inside, real = [], [], versus.measured
+
+    def noting(pids, read, *rest):
+        inside.append(True)
+        try:
+            return real(pids, read, *rest)
+        finally:
+            inside.pop()
+
+    def said(*words):
+        calls.append((*words, bool(inside)))
+        return {"bytes": MIB, "seconds": 1.0}
+
+    monkeypatch.setattr(versus, "measured", noting)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        monkeypatch.setattr(lab, "read", lambda mode, path, block, count: said(mode, path, 1))
+        monkeypatch.setattr(lab, "read_at_once", lambda readers, mode, path, block, count: said(mode, path, readers))
+        rows = versus.peers_warm(lab)
+    before, samples = calls[::2], calls[1::2]
+    assert len(before) == len(samples) and all(one[0] == "seq" and one[2:] == (1, False) for one in before)
+    assert all(one[-1] for one in samples) and [one[1] for one in before] == [one[1] for one in samples]
+    systems = {row["peer"] for row in rows if "ratio" in row} | {"forebay"}
+    assert len(samples) == lab_module.QUICK_PAIRS * len(systems) * len(versus.WARM_WAYS) * len(versus.WARM_READERS)
+    assert {(mode, readers) for mode, _path, readers, _in in samples} == {(mode, n) for _title, mode, _block in versus.WARM_WAYS for n in versus.WARM_READERS}
+
+
 def test_checkpoints_are_written_with_fsync_and_without(lab_module, stand_ins, monkeypatch, work):
     """Each system both ways, in rows of their own."""
     import work as work_module

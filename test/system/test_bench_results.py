@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
+
+import pytest
 
 import harness
 from benched import BENCH, MIB, bench_run, lab_module, result_of  # noqa: F401 (lab_module is a fixture)
@@ -87,12 +90,12 @@ def test_promised_ratios_are_made_from_the_results(lab_module, tmp_path):
     lines = table.splitlines()
     assert len({work for work, *_ in goals.GOALS}) == len(goals.GOALS) == 17
     assert all(any(line.startswith(f"| {work} |") for line in lines) for work, *_ in goals.GOALS)
-    assert any("mmap, as written | 0.90 (0.90 to 0.90) | **missed** |" in line for line in lines)
+    assert any("mmap, as written | 0.90 (0.90 to 0.90) | **missed** | 20" in line for line in lines)
     assert any("not run (no such bucket)" in line for line in lines)
-    assert any("slow 3.00, CPU 2.0; greedy 2.00, CPU 0.5 | **missed** |" in line for line in lines)
+    assert any("slow 3.00 (3.00 to 3.00), CPU 2.0; greedy 2.00 (2.00 to 2.00), CPU 0.5 | **missed** |" in line for line in lines)
     peer[1]["reference_cost"]["cpu_s_per_gb"] = 1.5
     (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, peer)))
-    assert any("greedy 2.00, CPU 1.5 | met |" in line for line in goals.table(tmp_path).splitlines())
+    assert any("greedy 2.00 (2.00 to 2.00), CPU 1.5 | met |" in line for line in goals.table(tmp_path).splitlines())
     assert report.render(tmp_path).rstrip().endswith(goals.table(tmp_path).rstrip())
 
 
@@ -108,7 +111,104 @@ def test_what_stands_beside_peers_is_none(lab_module, tmp_path):
         (versus.DISK, "-", None), (versus.TMPFS, "-", None), (versus.STRAIGHT, "-", None), ("slow", "at least 1", True), ("gone", "-", None)]
     (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, rows)))
     [line] = [line for line in goals.table(tmp_path).splitlines() if "slow" in line]
-    assert "the disk 0.50, CPU 0.1" in line and "slow 2.00, CPU 1.0; gone not run (ended) | met |" in line
+    assert "the disk 0.50 (0.50 to 0.50), CPU 0.1" in line and "slow 2.00 (2.00 to 2.00), CPU 1.0; gone not run (ended) | met |" in line
+
+
+def in_turn(even, odd, rounds=9):
+    """Pairs whose ratio is one in the even rounds and another in the odd ones."""
+    return [((odd if i % 2 else even), 1.0) for i in range(rounds)]
+
+
+@pytest.mark.parametrize("even, odd, goal, at_most, rounds, order", [
+    (24.3, 0.22, 1.0, False, 9, [24.3, 0.22]), (0.22, 24.3, 1.0, False, 9, [0.22, 24.3]), (3.0, 1.1, 1.2, True, 9, [3.0, 1.1]),
+    (24.3, 1.5, 1.0, False, 9, None),   # both ahead, however far apart
+    (0.9, 0.2, 1.0, False, 9, None),    # both behind
+    (1.01, 0.6, 1.0, False, 9, None),   # on both sides, but near
+    (24.3, 1.0, 1.0, False, 9, None), (3.0, 1.2, 1.2, True, 9, [3.0, 1.2]),  # what reaches its goal is on the good side
+    (24.3, 0.22, 1.0, False, 5, None), (24.3, 0.22, 1.0, False, 6, [24.3, 0.22])])  # three rounds of each order tell
+def test_a_result_of_the_order_has_no_verdict(lab_module, even, odd, goal, at_most, rounds, order):
+    """Where the even rounds are on one side of the goal and the odd ones on the other, and far apart, the median of all says who came first
+    once more often. (Seen to fail with each of the two conditions left out in by_order, goals.py.)"""
+    import goals
+    import report
+    row = lab_module.pair_row("t", goal, in_turn(even, odd, rounds), 0, "x", at_most=at_most)
+    assert goals.by_order(row) == order
+    judged = goals.judged(row)
+    assert goals.judged(judged) == judged and judged["met"] == (None if order else row["met"])
+    if order == [24.3, 0.22]:
+        assert "| depends on the order: 24.3 and 0.22 |" in report.row_line(judged) and report.text_rows([judged]).endswith(": depends on the order: 24.3 and 0.22")
+    assert goals.by_order({**row, "goal": "-"}) is None and goals.by_order(lab_module.value_row("v", "at least 1", "7", True)) is None
+
+
+def test_peers_beside_whom_the_order_decides(lab_module, tmp_path):
+    """They leave the line without a verdict, and stand there with both medians; who is ahead of us in something else makes it missed all the same."""
+    import goals
+    import report
+
+    def peer(name, even, odd, cpu=2.0):
+        return {**lab_module.pair_row(f"Warm mmap reads through the mount, against {name}", 1.0, in_turn(even, odd), 0, "MB/s"), "peer": name,
+                "ours_cost": {"cpu_s_per_gb": 1.0}, "reference_cost": {"cpu_s_per_gb": cpu}}
+
+    def line(*rows):
+        (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, rows)))
+        return next(one for one in goals.table(tmp_path).splitlines() if "| Warm mmap" in one)
+
+    turns = "turns 24.30 (0.22 to 24.30), CPU 2.0, depends on the order: 24.3 and 0.22"
+    assert f"good 3.00 (3.00 to 3.00), CPU 2.0; {turns} | depends on the order |" in line(peer("good", 3, 3), peer("turns", 24.3, 0.22))
+    assert "| depends on the order: 24.3 and 0.22 |" in report.render(tmp_path)
+    assert f"{turns} | **missed** |" in line(peer("bad", 0.5, 0.5), peer("turns", 24.3, 0.22))
+    assert "depends on the order: 24.3 and 0.22 | **missed** |" in line(peer("turns", 24.3, 0.22, cpu=0.5))
+    drawn = plots_text(tmp_path, "peers_warm.svg")
+    assert drawn is None or "turns (depends on the order)" in drawn
+
+
+def plots_text(directory, name):
+    """What a picture says, or None without matplotlib."""
+    import plots
+    return None if plots.draw(directory) is None else (directory / name).read_text()
+
+
+def test_few_pairs_are_said_beside_the_verdict(lab_module, tmp_path):
+    """Of fewer than nine, on the page, in the table and in the line of all peers; of nine nothing is said."""
+    import goals
+    import report
+    assert goals.PAIRS == lab_module.PAIRS == 9
+    for pairs, words in ((1, "**missed** (1 pair) |"), (3, "**missed** (3 pairs) |"), (9, "**missed** |")):
+        row = lab_module.pair_row("Export of 100 objects", 0.9, [(0.5, 1.0)] * pairs, 0, "MB/s")
+        (tmp_path / "jobs_large.json").write_text(json.dumps(result_of(lab_module, [row])))
+        (tmp_path / "peers_warm.json").write_text(json.dumps(result_of(lab_module, [{**row, "title": "Warm, against a", "peer": "a"}])))
+        table = goals.table(tmp_path).splitlines()
+        assert all(any(words in line and title in line for line in table) for title in ("Export of 100 objects", "| Warm |"))
+        assert words in report.row_line(row) and f"{pairs} pair{'s' if pairs > 1 else ''} |" in report.row_line(row)
+
+
+def test_lines_of_other_runs_say_so(lab_module, tmp_path):
+    """Each line has the day of its run, the processor where it is not that of the newest run, and whether src/ was another one then."""
+    import goals
+    import report
+    row = lab_module.pair_row("Warm reads through the mount, mmap", 0.95, [(0.9, 1.0)] * 9, 0, "MB/s")
+    machine = {**lab_module.machine(), "cpu": "Newer"}
+    for name, date, cpu, sources in (("warm", "2026-01-03 01:00 UTC", "Newer", "bbb"), ("cold", "2026-01-02 01:00 UTC", "Newer", "aaa"),
+                                     ("s3", "2026-01-01 01:00 UTC", "Older", "bbb"), ("small", "2026-01-01 00:00 UTC", "Older", None),
+                                     ("dropped", "2026-01-04 00:00 UTC", "Not of the table", "ccc")):
+        titled = {**row, "title": {"cold": "Cold sequential read", "s3": "Warm GET, nginx with sendfile", "small": "files, of the disk's"}.get(name, row["title"])}
+        (tmp_path / f"{name}.json").write_text(json.dumps({**result_of(lab_module, [titled]), "date": date, "machine": {**machine, "cpu": cpu}, "sources": sources}))
+    ends = [line.split(" | ")[-1] for line in goals.table(tmp_path).splitlines() if "0.90 (0.90 to 0.90)" in line]
+    assert ends == ["2026-01-03 |", "2026-01-01, Older, older sources |", "2026-01-01, Older |", "2026-01-02, older sources |"]
+    told = goals.machines(tmp_path)
+    assert "of 2026-01-03 01:00 UTC at commit c, is of this machine: Newer," in told and told in report.render(tmp_path) and told in report.readme_block(tmp_path)
+
+
+def test_peers_that_could_not_be_had_stand_above_the_table(tmp_path):
+    """With the reason, on both pages; where all are there, nothing stands there."""
+    import goals
+    import report
+    path = tmp_path / "systems.json"
+    for missing, words in (("no such module", "Peers that are not in the table: gone (no such module)."), (None, None)):
+        path.write_text(json.dumps({"systems": [{"name": "there", "version": "1", "missing": None, "tuning": ""},
+                                                {"name": "gone", "version": None if missing else "2", "missing": missing, "tuning": ""}]}))
+        assert goals.absent(tmp_path) == words
+        assert all(("Peers that are not in the table" in page) == (words is not None) for page in (report.render(tmp_path), report.readme_block(tmp_path)))
 
 
 def test_a_run_is_compared_with_the_one_before(lab_module):
@@ -119,16 +219,52 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
         rows = [lab_module.pair_row(f"row {i}", 1.0, [(m - 0.1, 1.0), (m, 1.0), (m + 0.1, 1.0)], 0, "MB/s") for i, m in enumerate(medians)]
         return {**result_of(lab_module, [*rows, lab_module.value_row("bytes", "0", "17", False)]), "date": "then", **more}
 
-    assert report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0)) == {"date": "then", "commit": "c", "same": False, "rows": 2, "outside": []}
+    found = report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0))
+    former = found.pop("former")
+    assert found == {"date": "then", "commit": "c", "same": False, "rows": 2, "outside": []}
+    assert list(former) == ["row 0", "row 1"] and {key: round(former["row 1"][key], 1) for key in ("median", "min", "max")} == {"median": 2.0, "min": 1.9, "max": 2.1}
+    assert [one["met"] for one in former.values()] == [True, True]
     found = report.agreement(run(1.0, 2.0), run(1.95, 1.15))
     assert found["outside"] == ["row 0", "row 1"]  # above, and below
-    found = report.agreement(run(1.0, 2.0), run(1.15, 1.95))
-    assert found["outside"] == ["row 0"] and report.agreement_text(found).startswith("1 of 2 medians lie within the spread of the run of then")
-    page = report.section("warm", {**run(1.15, 1.95), "before": found})
-    assert "Run again: 1 of 2 medians" in page and page.rstrip().endswith("not that of: row 0.")
+    now = run(0.85, 1.95)
+    now["before"] = found = report.agreement(run(1.0, 2.0), now)
+    assert found["outside"] == ["row 0"] and report.agreement_text(now).startswith("1 of 2 medians lie within the spread of the run of then")
+    page = report.section("warm", now)
+    assert "Run again: 1 of 2 medians" in page
+    assert page.rstrip().endswith("not that of: row 0 (1.000 before, 0.850 now; the verdict turned: met, **missed**).")
+    del found["former"]  # as results of before 2026-11-28 have it
+    assert report.section("warm", now).rstrip().endswith("not that of: row 0.")
     for other in (None, run(1.0, quick=True), run(1.0, machine={"cpu": "another"})):
         assert report.agreement(other, run(1.0)) is None
     assert "Run again" not in report.section("warm", {**run(1.0), "before": None})
+
+
+@pytest.mark.parametrize("more, seconds, warned", [
+    ({}, 301, True), ({}, 299, False), ({"quick": False}, 9999, False), ({"all": True}, 9999, False), ({"only": "warm"}, 9999, False)])
+def test_a_quick_run_that_is_not_warns(lab_module, monkeypatch, tmp_path, capsys, more, seconds, warned):
+    """One line when the default measurements took more than five minutes; it is no failure, and nothing is said of a run that was not to be short."""
+    import versus
+    run = bench_run()
+    monkeypatch.setenv("FOREBAY_BIN", str(harness.forebay_bin()))
+    monkeypatch.setattr(lab_module, "QUICK_FREE_BYTES", 0)
+    monkeypatch.setattr(lab_module, "FREE_BYTES", 0)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "README.md").write_text("")
+    clock = [0.0]
+    monkeypatch.setattr(run, "time", type("Clock", (), {"monotonic": staticmethod(lambda: clock[0])}))
+
+    def small(_lab):
+        """Some."""
+        clock[0] += seconds
+        return [lab_module.value_row("bytes", "0", "17", False)]
+
+    monkeypatch.setattr(versus, "MEASURES", {"small": small})
+    given = type("Given", (), {"dir": str(tmp_path), "quick": True, "all": False, "only": None, **more})
+    (tmp_path / "into").mkdir()
+    assert run.measure(given, ["small"], tmp_path / "into") == []
+    said = capsys.readouterr().err
+    assert ("warning" in said) == warned and (not warned or "this quick run took 5.0 minutes" in said and said.count("\n") == 1)
 
 
 def test_figures_with_a_spread_are_compared_too(lab_module):
@@ -164,7 +300,7 @@ def test_a_second_run_of_the_same_sources_is_told(lab_module, monkeypatch, tmp_p
 
     monkeypatch.setattr(versus, "MEASURES", {name: measurement(name) for name in medians})
     (tmp_path / "into").mkdir()
-    given = type("Given", (), {"dir": str(tmp_path), "quick": True})
+    given = type("Given", (), {"dir": str(tmp_path), "quick": True, "all": False, "only": None})
 
     def again():
         assert run.measure(given, list(medians), tmp_path / "into") == []
@@ -177,8 +313,13 @@ def test_a_second_run_of_the_same_sources_is_told(lab_module, monkeypatch, tmp_p
     said, page = again()
     told = "Made twice on one machine with the same sources: 2 of 3 medians lie within the spread that the run before printed, 2 measurements."
     assert told in said and told in page
-    assert re.search(r"\* `small`: 1 of 2, before at .*, not that of: small 1\n\* `peers_warm`: 1 of 1, before at", page)
-    assert "at commit abc, which measured the same sources, not that of: small 1." in page
+    assert re.search(r"\* `small`: 1 of 2, before at .*\n  \* small 1 \(2.000 before, 2.500 now; the same verdict\)\n\* `peers_warm`: 1 of 1, before at", page)
+    assert "at commit abc, which measured the same sources, not that of: small 1 (2.000 before, 2.500 now; the same verdict)." in page
+    assert "No verdicts turned." in said
+    medians["small"] = (0.98, 2.5)  # within what the run before printed, and on the other side of the goal
+    said, page = again()
+    assert "3 of 3 medians lie within" in said and "1 verdict turned." in said and "Beside these: small 0 (1.050 before, 0.980 now; within the spread; the verdict turned: met, MISSED)" in said
+    assert "  * small 0 (1.050 before, 0.980 now; within the spread; the verdict turned: met, **missed**)\n" in page
     for changed, value in (("ls-files", "100644 bbb 0\tsrc/a.c"), ("status", " M src/a.c")):
         again()
         git[changed] = value
@@ -201,16 +342,35 @@ def test_costs_stand_beside_the_rates(lab_module):
 
 
 def test_a_miss_points_to_where_the_time_goes(monkeypatch, tmp_path):
-    """To the part of NOTES.md with the name of the measurement, or says that there is none; no part has a name that nobody takes."""
+    """To the part of NOTES.md with the name of the measurement, and names what no reason is known of; no part has a name that nobody takes."""
     import report
     assert report.noted() <= set(report.TITLES) and "small" in report.noted()
     notes = tmp_path / "NOTES.md"
-    notes.write_text("# Notes\n\n## `warm`\n\nText.\n")
+    notes.write_text("# Notes\n\n## `warm`\n\nText of mmap and seq.\n\nMissed: `mmap`,\n`4 KiB`: the kernel, with each read, has to do what the disk has not.\n\n## `small`\n\nMissed: `mmap`.\n")
     monkeypatch.setattr(report, "NOTES", notes)
-    missed, met = [{"met": True}, {"met": False}, {"met": None}], [{"met": True}, {"met": None}]
-    assert report.where_the_time_goes("warm", missed) == "Where the time goes: [NOTES.md](NOTES.md#warm)."
-    assert "not looked into" in report.where_the_time_goes("small", missed)
+
+    def row(title, met=False, **more):
+        return {"title": title, "met": met, **more}
+
+    linked, met = "Where the time goes: [NOTES.md](NOTES.md#warm).", [row("a", True), row("b", None)]
+    assert report.where_the_time_goes("warm", [*met, row("Reads by mmap"), row("Reads of 4 KiB, by four")]) == linked
+    assert report.where_the_time_goes("warm", [*met, row("Reads by mmap"), row("Reads seq")]) == f"{linked} It was not looked into where it goes in: Reads seq."
+    assert "not looked into where it goes in: Reads by mmap." in report.where_the_time_goes("small", [row("Reads by mmap")])  # words, and no reason
+    assert report.where_the_time_goes("peers_warm", [row("x, against a")]) == "It was not looked into where it goes in: x, against a."
+    dear = {"ours_cost": {"cpu_s_per_gb": 2.0}, "reference_cost": {"cpu_s_per_gb": 1.0}}
+    assert report.unexplained("peers_warm", [row("dear", True, **dear), row("beside", None, beside=True, **dear)])[0] == ["dear"]
     assert report.where_the_time_goes("warm", met) is None
+
+
+def test_each_published_miss_has_its_reason():
+    """NOTES.md names each missed row in a paragraph "Missed:" of its measurement's part, and RESULTS.md says of none that it was not looked into."""
+    import goals
+    import report
+    unknown = [f"{name}: {title}" for name, result in goals.load(BENCH / "results").items() for title in report.unexplained(name, result["rows"])[1]]
+    assert not unknown, "bench/NOTES.md has no reason (a paragraph in the part of the measurement that begins with Missed: and has words of the row's title between " \
+                        "backquotes) of:\n  " + "\n  ".join(unknown)
+    assert "not looked into" not in (BENCH / "RESULTS.md").read_text()
+
 
 def test_every_measurement_is_known_everywhere(lab_module):
     """Each name that bench/run takes has a function and a title, and each goal stands for measurements that it takes."""
@@ -266,11 +426,19 @@ def test_the_readme_block_is_replaced_and_nothing_else(lab_module, tmp_path):
     assert report.README_BEGIN in readme and report.README_END in readme
 
 
-def test_the_published_pages_are_what_the_results_say(lab_module):
-    """Nothing in RESULTS.md and in README's block was written by hand: both are what bench/run --pages makes of bench/results."""
+def test_the_published_pages_are_what_the_results_say(lab_module, tmp_path):
+    """Nothing in RESULTS.md, in README's block and in the pictures was written by hand: they are what bench/run --pages makes of bench/results. README says
+    nothing else about the machine, which is another one after the next run."""
     import report
     assert (BENCH / "RESULTS.md").read_text() == report.render(BENCH / "results"), "bench/run --pages writes it anew"
     assert f"{report.README_BEGIN}\n\n{report.readme_block(BENCH / 'results')}\n\n{report.README_END}" in (harness.ROOT / "README.md").read_text()
+    around = (harness.ROOT / "README.md").read_text().partition(report.README_END)[2]
+    assert not re.search(r"20\d\d-\d\d-\d\d|processor", around), around
+    import plots
+    published = {path.name: path.read_text() for path in (BENCH / "results").glob("*.svg")}
+    shutil.copytree(BENCH / "results", tmp_path / "results")
+    if plots.draw(tmp_path / "results") is not None:  # without matplotlib they cannot be drawn here
+        assert {path.name: path.read_text() for path in (tmp_path / "results").glob("*.svg")} == published, "bench/run --pages draws them anew"
     done = subprocess.run([BENCH / "run", "--pages", "--quick"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "--pages" in done.stderr
 

@@ -12,6 +12,7 @@
  * origin; when that takes long all the same the client hears something (pulse.h).
  */
 #include "s3/condition.h"
+#include "s3/delete_list.h"
 #include "s3/pulse.h"
 #include "s3/s3_internal.h"
 #include "s3/xml.h"
@@ -21,7 +22,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define DELETE_KEYS_MAX    1000
 #define DELETE_BODY_MAX    (8 * MIB) /* 1000 keys of 1024 bytes, each byte escaped */
 #define DELETE_THREADS     8
 #define DELETE_PER_THREAD  4 /* fewer keys than this are not worth one more thread */
@@ -73,8 +73,6 @@ enum s3_error s3_op_delete_object(struct s3_request *r)
 /* ---- many ---- */
 
 struct item {
-    struct slice key, etag, version;
-    bool has_other; /* a condition that is not here */
     enum s3_error error;
     struct slice message;
 };
@@ -82,49 +80,11 @@ struct item {
 struct delete
 {
     struct s3_request *r;
-    struct arena *arena; /* keys and messages */
-    struct item *items;
-    size_t n;
-    bool quiet, in_object;
+    struct arena *arena; /* keys */
+    struct delete_list list;
+    struct item *items; /* what became of each */
     atomic_size_t next;
 };
-
-static int on_element(void *arg, const char *path, struct slice text)
-{
-    struct delete *d = arg;
-    struct item *item;
-
-    if (strcmp(path, "Delete/Quiet") == 0) {
-        d->quiet = slice_eq_case(slice_trim(text), SLICE_LIT("true"));
-        return 0;
-    }
-    if (strncmp(path, "Delete/Object", 13) != 0)
-        return 0;
-    if (!d->in_object) {
-        if (d->n == DELETE_KEYS_MAX)
-            return ERR_PROTOCOL;
-        d->items[d->n] = (struct item){0};
-        d->in_object = true;
-    }
-    item = &d->items[d->n];
-    if (strcmp(path, "Delete/Object/Key") == 0) {
-        if (item->key.n)
-            return ERR_PROTOCOL;
-        item->key = arena_dup(d->arena, text);
-    } else if (strcmp(path, "Delete/Object/ETag") == 0) {
-        item->etag = condition_bare_etag(arena_dup(d->arena, text));
-    } else if (strcmp(path, "Delete/Object/VersionId") == 0) {
-        item->version = arena_dup(d->arena, text);
-    } else if (strcmp(path, "Delete/Object/LastModifiedTime") == 0 ||
-               strcmp(path, "Delete/Object/Size") == 0) {
-        item->has_other = true;
-    } else if (strcmp(path, "Delete/Object") == 0) {
-        d->in_object = false;
-        d->n++;
-        return item->key.n ? 0 : ERR_PROTOCOL;
-    }
-    return 0;
-}
 
 static enum s3_error delete_read(struct delete *d)
 {
@@ -134,30 +94,31 @@ static enum s3_error delete_read(struct delete *d)
 
     if (error)
         return error;
-    if (xml_parse(buf_view(&document), on_element, d, &e) || d->n == 0) {
+    if (delete_list_read(buf_view(&document), d->arena, &d->list, &e)) {
         if (e.text[0])
             d->r->message = arena_dup(d->r->arena, slice_str(e.text));
         return S3_ERR_MALFORMED_XML;
     }
+    d->items = arena_zalloc(d->arena, d->list.n * sizeof d->items[0]);
     return S3_OK;
 }
 
-static void delete_one(struct s3_request *r, struct item *item, struct arena *a)
+static void delete_one(struct s3_request *r, const struct delete_key *k, struct item *item, struct arena *a)
 {
-    struct wire_remove_req req = {.bucket = r->bucket, .key = item->key, .if_match = item->etag};
+    struct wire_remove_req req = {.bucket = r->bucket, .key = k->key, .if_match = k->etag};
     struct wire_remove_rep rep;
     struct err e = {0};
     int status;
 
-    if (item->has_other || (item->version.n && !slice_eq_str(item->version, "null"))) {
+    if (k->has_other || (k->version.n && !slice_eq_str(k->version, "null"))) {
         item->error = S3_ERR_NOT_IMPLEMENTED;
         return;
     }
-    if (item->etag.p && item->etag.n == 0) {
+    if (k->etag.p && k->etag.n == 0) {
         item->error = S3_ERR_PRECONDITION;
         return;
     }
-    if (item->key.n > S3_KEY_MAX_BYTES) {
+    if (k->key.n > S3_KEY_MAX_BYTES) {
         item->error = S3_ERR_KEY_TOO_LONG;
         return;
     }
@@ -175,8 +136,8 @@ static void *delete_some(void *arg)
     struct delete *d = arg;
     size_t i;
 
-    while ((i = atomic_fetch_add(&d->next, 1)) < d->n) {
-        delete_one(d->r, &d->items[i], a);
+    while ((i = atomic_fetch_add(&d->next, 1)) < d->list.n) {
+        delete_one(d->r, &d->list.keys[i], &d->items[i], a);
         arena_clear(a);
     }
     return NULL;
@@ -186,7 +147,7 @@ static void delete_all(struct delete *d)
 {
     pthread_t threads[DELETE_THREADS];
     pthread_attr_t attr;
-    size_t wanted = MIN((size_t)DELETE_THREADS, d->n / DELETE_PER_THREAD), n = 0;
+    size_t wanted = MIN((size_t)DELETE_THREADS, d->list.n / DELETE_PER_THREAD), n = 0;
 
     if (pthread_attr_init(&attr))
         abort();
@@ -205,13 +166,13 @@ static void put_result(struct s3_request *r, struct xml *x, const void *arg)
 
     (void)r;
     xml_root(x, "DeleteResult");
-    for (size_t i = 0; i < d->n; i++) {
+    for (size_t i = 0; i < d->list.n; i++) {
         const struct item *item = &d->items[i];
 
-        if (!item->error && d->quiet)
+        if (!item->error && d->list.quiet)
             continue;
         xml_open(x, item->error ? "Error" : "Deleted");
-        xml_text(x, "Key", slice_sub(item->key, 0, S3_KEY_MAX_BYTES)); /* of one that is too long */
+        xml_text(x, "Key", slice_sub(d->list.keys[i].key, 0, S3_KEY_MAX_BYTES)); /* of one that is too long */
         if (item->error) {
             const struct s3_error_info *info = s3_error_info(item->error);
 
@@ -230,7 +191,6 @@ enum s3_error s3_op_delete_objects(struct s3_request *r)
     struct pulse pulse;
     enum s3_error error;
 
-    d.items = arena_zalloc(a, DELETE_KEYS_MAX * sizeof d.items[0]);
     error = delete_read(&d);
     if (error)
         return error;
@@ -238,7 +198,7 @@ enum s3_error s3_op_delete_objects(struct s3_request *r)
     delete_all(&d);
     pulse_stop(&pulse);
     error = pulse_answer(r, S3_OK, put_result, &d);
-    for (size_t i = 0; i < d.n; i++)
+    for (size_t i = 0; i < d.list.n; i++)
         free((void *)(uintptr_t)d.items[i].message.p);
     return error;
 }

@@ -542,36 +542,52 @@ def test_an_upload_whose_part_is_on_its_way_is_not_abandoned(bucket, new_shaper,
     check(here, data)
 
 
+@contextlib.contextmanager
+def most_memory(node):
+    """Gives a list of one number: how much more memory the node had than at the beginning, at most."""
+    before, most, done = node.metric("forebay_resident_bytes", kind="anon"), [0], threading.Event()
+
+    def watch():
+        while not done.wait(0.2):
+            most[0] = max(most[0], node.metric("forebay_resident_bytes", kind="anon") - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        watcher.join()
+
+
+def numbered_file(path, n):
+    """n times 8 MiB, each beginning with its number."""
+    piece = harness.random_bytes(8 * MIB)
+    with open(path, "wb") as out:
+        for i in range(n):
+            out.write(i.to_bytes(8, "big") + piece[8:])
+    return path
+
+
+def send_file(s3, name, file, way):
+    if way == "put":
+        with open(file, "rb") as body:
+            s3.put_object(Bucket=name, Key="k", Body=body)
+    else:
+        config = boto3.s3.transfer.TransferConfig(multipart_chunksize=8 * MIB, max_concurrency=4)
+        s3.upload_file(str(file), name, "k", Config=config)
+
+
 @pytest.mark.parametrize("way", ["put", "multipart"])
 def test_larger_than_the_cache(new_node, bucket, tmp_path, way):
     """Three times what the cache holds: it arrives whole, and the node's memory stays flat."""
     node = new_node(binary=harness.forebay_release_bin(), disk=f"{tmp_path / 'disk'}:64MiB", memory="512MiB")
     here = own(bucket, node)
     here.s3.put_object(Bucket=here.name, Key="small", Body=b"kept")
-    piece = harness.random_bytes(8 * MIB)
-    file = tmp_path / "in"
-    with open(file, "wb") as out:
-        for i in range(24):
-            out.write(i.to_bytes(8, "big") + piece[8:])
-    before, most, done = node.metric("forebay_resident_bytes", kind="anon"), [0], threading.Event()
-
-    def watch():
-        while not done.wait(0.2):
-            most[0] = max(most[0], node.metric("forebay_resident_bytes", kind="anon"))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        if way == "put":
-            with open(file, "rb") as body:
-                here.s3.put_object(Bucket=here.name, Key="k", Body=body)
-        else:
-            config = boto3.s3.transfer.TransferConfig(multipart_chunksize=8 * MIB, max_concurrency=4)
-            here.s3.upload_file(str(file), here.name, "k", Config=config)
-    finally:
-        done.set()
-        watcher.join()
-    assert most[0] - before < 96 * MIB
+    file = numbered_file(tmp_path / "in", 24)
+    with most_memory(node) as most:
+        send_file(here.s3, here.name, file, way)
+    assert most[0] < 96 * MIB
     got = here.truth.get_object(Bucket=here.name, Key="k")["Body"]
     with open(file, "rb") as body:
         while expected := body.read(8 * MIB):
@@ -579,6 +595,32 @@ def test_larger_than_the_cache(new_node, bucket, tmp_path, way):
     assert open_at(here) == []
     assert here.s3.head_object(Bucket=here.name, Key="k")["ContentLength"] == 192 * MIB
     assert here.s3.get_object(Bucket=here.name, Key="k", Range="bytes=8388608-8388615")["Body"].read() == (1).to_bytes(8, "big")
+
+
+def counters(pid):
+    with open(f"/proc/{pid}/io", encoding="ascii") as f:
+        return {name: int(value) for name, value in (line.split(":") for line in f)}
+
+
+@pytest.mark.parametrize("way", ["put", "multipart"])
+def test_large_bodies_of_scratch_buckets(new_node, tmp_path, way):
+    """They go to the disk once and through little memory, and come back without a copy in the node. (Where the body is collected
+    or spooled first memory grows with it or it is written twice; what sendfile sends counts as written to the connection, what
+    send(2) sends from memory does not.)"""
+    node = new_node(binary=harness.forebay_release_bin(), memory="512MiB")
+    name, s3 = harness.scratch_bucket(node), node.s3()
+    file = numbered_file(tmp_path / "in", 24)
+    before = counters(node.pid)
+    with most_memory(node) as most:
+        send_file(s3, name, file, way)
+    put = counters(node.pid)
+    assert most[0] < 96 * MIB
+    assert 192 * MIB <= put["write_bytes"] - before["write_bytes"] < 1.1 * 192 * MIB
+    got = s3.get_object(Bucket=name, Key="k")["Body"]
+    with open(file, "rb") as body:
+        while expected := body.read(8 * MIB):
+            assert got.read(8 * MIB) == expected
+    assert counters(node.pid)["wchar"] - put["wchar"] >= 192 * MIB
 
 
 def test_a_put_through_that_ends_early(new_node, bucket, tmp_path):

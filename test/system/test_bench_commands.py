@@ -159,6 +159,55 @@ def test_load_warms_up_before_it_counts(origin, new_shaper):
     assert asked > 5
 
 
+def check_load(said, wall, seconds, kinds, connections=3, size=2 * MIB):
+    """What a run through a server of 100 ms, then 10 MB/s for each connection, 20 MB/s for all, can have measured: a connection's requests
+    lie one behind the other in the time that is told, which is no more than the program took; those that the server saw count, but one of
+    each connection that the end cut off."""
+    assert said["seconds"] == seconds <= wall
+    assert sum(said[op]["requests"] * said[op]["latency_s"]["mean"] for op in ("get", "put")) <= connections * seconds * 1.001
+    counted, asked = (sum(of[op]["requests"] for op in ("get", "put")) for of in (said, kinds))
+    assert asked - connections <= counted <= asked
+    for op, least in (("get", 0.25), ("put", 0.15)):  # a PUT's body goes there before the first byte is due
+        row, times = said[op], said[op]["latency_s"]
+        assert row["bytes"] == row["requests"] * size and row["requests_per_s"] == pytest.approx(row["requests"] / seconds, rel=0.001)
+        assert (kinds[op]["requests"] - connections) * size / wall <= row["bytes_per_s"] <= 22e6
+        assert least <= times["p50"] <= times["max"] <= seconds * 1.001
+    first = said["get"]["first_byte_s"]
+    assert 0.1 <= first["p50"] <= first["max"] and first["mean"] <= said["get"]["latency_s"]["mean"] - 0.05
+
+
+def test_load_tells_the_times_and_rates_of_a_server(origin, new_shaper):
+    """Of one that is as slow as was asked for: no request is faster, no rate above it, the whole time is measured, and no request took
+    longer than all of it. Longer where a machine was too slow for some of each. (Seen to fail with times since the beginning of the run,
+    with the first byte at the end, with half the time measured for the whole, and with each figure a thousand times too large.)"""
+    shaper = new_shaper(first_byte="100ms", per_connection="10MB/s", total="20MB/s")
+    env = keys(origin, shaper.endpoint)
+    options = ["load", f"s3://{origin.new_bucket()}", "--mix", "get=2,put=1", "--size", "2MiB", "--objects", "4", "--connections", "3", "--warm-up",
+               "0ms", "--keep"]
+    assert bench(*options, "--requests", "1", env=env).returncode == 0
+
+    def run(*more):
+        shaper.reset()
+        began = time.monotonic()
+        said = benched(*options, *more, env=env)
+        return said, time.monotonic() - began, shaper.stats()["kinds"]
+
+    for seconds in (4, 12, 36, 108):
+        said, wall, kinds = run("--duration", f"{seconds}s")
+        if all(said[op]["requests"] for op in ("get", "put")):
+            break
+    check_load(said, wall, seconds, kinds)
+    said, wall, kinds = run("--duration", "10m", "--requests", "24")
+    assert sum(said[op]["requests"] for op in ("get", "put")) in (24, 25, 26)
+    check_load(said, wall, said["seconds"], kinds)
+    began = time.monotonic()
+    lines = bench(*options, "--duration", "10m", "--requests", "24", env=env).stdout.splitlines()
+    wall = time.monotonic() - began
+    for name, least in (("get", 250), ("put", 150), ("  first byte", 100)):
+        p50, p99, most = (float(word) for word in next(line for line in lines if line.startswith(name)).split()[-3:])
+        assert least <= p50 <= p99 <= most <= wall * 1000
+
+
 @pytest.mark.parametrize("kind", ["directory", "S3", "bucket"])
 def test_load_over_thousands_of_connections(tmp_path, node, kind):
     """Each makes requests of its own, and none is refused."""

@@ -4,7 +4,8 @@ A Peer says whether it is there, its version, and the command that starts it. `v
 (a metadata store, a copy of the data where a system cannot read objects in place); `Volume.run` mounts it once with an empty
 cache, and gives a Running with its directory and its processes. Everything ends with its block, and nothing stays mounted.
 
-All read the same objects through the same URL, that of bench/shaper, and all mounts get the same read_ahead_kb.
+All read the same objects through the same URL, that of bench/shaper, and all mounts are asked to have the same read_ahead_kb; each tells
+what it has then.
 """
 
 import contextlib
@@ -51,11 +52,20 @@ def is_mounted(path):
         return any(line.split()[4] == str(path) for line in lines)
 
 
-def raise_read_ahead(path):
-    """The same for every mount; the file is missing where a file system has no device of its own."""
+def read_ahead_setting(path):
+    """The file that says how far the kernel reads ahead; it is missing where a file system has no device of its own."""
     device = os.stat(path).st_dev
+    return pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+
+
+def raise_read_ahead(path):
+    """The same for every mount, where we may say so. Gives what it is then; None: nobody says."""
+    setting = read_ahead_setting(path)
     with contextlib.suppress(OSError):
-        pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb").write_text(str(READ_AHEAD_KB))
+        setting.write_text(str(READ_AHEAD_KB))
+    with contextlib.suppress(OSError):
+        return int(setting.read_text())
+    return None
 
 
 @dataclasses.dataclass
@@ -64,6 +74,7 @@ class Running:
     processes: list  # roots of the process trees that belong to it
     node: object = None
     settle: Callable = lambda: None  # waits until nothing is on its way to the origin
+    read_ahead_kb: int | None = None  # of its mount, as the kernel says; None: nobody says
 
     def pids(self):
         return tree(self.processes)
@@ -96,7 +107,7 @@ class FuseProgram(harness.Program):
         except BaseException:
             self.stop()
             raise
-        raise_read_ahead(self.mount_dir)
+        self.read_ahead_kb = raise_read_ahead(self.mount_dir)
 
     def _up(self):
         if not self.running():
@@ -151,8 +162,7 @@ class Forebay(Peer):
     @contextlib.contextmanager
     def run(self, lab, bucket, endpoint):
         with lab.node(bucket, endpoint=endpoint) as node, lab.mount(node, bucket) as mount:
-            raise_read_ahead(mount.dir)
-            yield Running(mount.dir, [node.pid, mount.pid], node)
+            yield Running(mount.dir, [node.pid, mount.pid], node, read_ahead_kb=raise_read_ahead(mount.dir))
 
 
 class ForebayBack(Peer):
@@ -167,8 +177,8 @@ class ForebayBack(Peer):
         with lab.node(bucket, endpoint=endpoint) as node:
             node.cli("bucket", "set", bucket, "write=back")
             with lab.mount(node, bucket) as mount:
-                raise_read_ahead(mount.dir)
-                yield Running(mount.dir, [node.pid, mount.pid], node, lambda: node.cli("flush", bucket, "--wait", timeout=600))
+                yield Running(mount.dir, [node.pid, mount.pid], node, lambda: node.cli("flush", bucket, "--wait", timeout=600),
+                              raise_read_ahead(mount.dir))
 
 
 class Local(Peer):
@@ -214,7 +224,7 @@ class S3fs(Peer):
                    f"endpoint={harness.REGION}")
         try:
             with FuseProgram(directory, "s3fs", [program("s3fs"), bucket, "MOUNT", "-f", "-o", options]) as mount:
-                yield Running(mount.mount_dir, [mount.pid])
+                yield Running(mount.mount_dir, [mount.pid], read_ahead_kb=mount.read_ahead_kb)
         finally:
             harness.tree_remove(directory)
 
@@ -249,7 +259,7 @@ class Rclone(Peer):
         argv = ["env", "-u", "AWS_CA_BUNDLE", program("rclone"), "mount", f"o:{bucket}", "MOUNT", *self.flags, "--cache-dir", str(directory / "cache")]
         try:
             with FuseProgram(directory, "rclone", argv, env=env) as mount:
-                yield Running(mount.mount_dir, [mount.pid])
+                yield Running(mount.mount_dir, [mount.pid], read_ahead_kb=mount.read_ahead_kb)
         finally:
             harness.tree_remove(directory)
 
@@ -298,7 +308,7 @@ class Juicefs(Peer):
                 "MOUNT"]
         try:
             with FuseProgram(directory, "juicefs", argv) as mount:
-                yield Running(mount.mount_dir, [mount.pid, redis.pid])
+                yield Running(mount.mount_dir, [mount.pid, redis.pid], read_ahead_kb=mount.read_ahead_kb)
         finally:
             harness.tree_remove(directory)
 
@@ -344,7 +354,7 @@ class Seaweed(Peer):
         argv = [a.replace("MOUNT", str(directory / "mnt")) if a.startswith("-dir=") else a for a in argv]
         try:
             with FuseProgram(directory, "weed", argv) as mount:
-                yield Running(mount.mount_dir, [mount.pid, server.pid])
+                yield Running(mount.mount_dir, [mount.pid, server.pid], read_ahead_kb=mount.read_ahead_kb)
         finally:
             harness.tree_remove(directory)
 

@@ -196,6 +196,8 @@ def section(name, result):
     notes = sorted({row["mounts"] for row in result["rows"] if "mounts" in row})
     for note in notes:
         lines += ["", f"What the node said of its mount: {note}."]
+    ahead = sorted({row["read_ahead_kb"] for row in result["rows"] if "read_ahead_kb" in row})
+    lines += ["", f"All mounts had read_ahead_kb {' or '.join(map(str, ahead))}, read back from the kernel."] if ahead else []
     return "\n".join(lines) + "\n"
 
 

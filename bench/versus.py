@@ -2,7 +2,7 @@
 
 A ratio is that of the two systems of one round. Beside each stand the CPU seconds per GB of all processes of a system (the reader's
 included), the memory of its processes at their peak, and what it asked the origin for. A peer that is not there, does not start, gives
-other bytes or fails in the middle is left out, and the page says so; the others go on.
+other bytes, reads ahead otherwise than ours or fails in the middle is left out, and the page says so; the others go on.
 """
 
 import contextlib
@@ -77,13 +77,14 @@ def cost_row(title, goal, ours, reference, share, unit, scale=1.0, at_most=False
     return {**row, "ours_cost": costs(ours), "reference_cost": costs(reference)}
 
 
-def rows_against(taken, share, title, unit, scale, goal=1.0, ours=OURS):
-    """One row for each system but ours. `taken`: {name: [{"rate": ...}]}."""
+def rows_against(taken, share, title, unit, scale, goal=1.0, ours=OURS, read_ahead_kb=None):
+    """One row for each system but ours. `taken`: {name: [{"rate": ...}]}; `read_ahead_kb`: what all of their mounts had."""
     rows = []
     for name, samples in taken.items():
         if name == ours:
             continue
-        row = {**cost_row(f"{title}, against {name}", goal, taken[ours], samples, share, unit, scale), "peer": name}
+        row = {**cost_row(f"{title}, against {name}", goal, taken[ours], samples, share, unit, scale), "peer": name,
+               **({"read_ahead_kb": read_ahead_kb} if read_ahead_kb is not None else {})}
         rows.append({**row, "goal": "-", "met": None, "beside": True} if name in BESIDE else row)
     return rows
 
@@ -95,13 +96,16 @@ def rows_left_out(left_out, title):
 
 @contextlib.contextmanager
 def mounted(lab, bucket, endpoint, sources, left_out, wanted=None):
-    """All present systems with the objects of a bucket, mounted at once: {name: Running}. One that fails is left out, and said."""
+    """All present systems with the objects of a bucket, mounted at once, ours first: {name: Running}. One that fails, or whose mount reads ahead
+    otherwise than ours, is left out, and said."""
     with contextlib.ExitStack() as stack:
         running = {}
         for peer in [peers.FOREBAY, *(wanted if wanted is not None else [*peers.LOCAL, *peers.present(left_out)])]:
             with skipping(peer.name, left_out):
                 start = stack.enter_context(peer.volume(lab, bucket, endpoint, sources))
-                running[peer.name] = stack.enter_context(start())
+                system = stack.enter_context(start())
+                reads_ahead_as(running.get(OURS, system), peer.name, system)
+                running[peer.name] = system
         yield running
 
 
@@ -115,6 +119,12 @@ def skipping(name, left_out):
             raise
         left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
         say(f"{name}: not run ({left_out[name]})")
+
+
+def reads_ahead_as(ours, name, system):
+    """Who has another read_ahead_kb than our mount is not compared with it. What is no mount is as it is."""
+    if name not in BESIDE and system.read_ahead_kb != ours.read_ahead_kb:
+        raise RuntimeError(f"its mount has read_ahead_kb {system.read_ahead_kb}, ours {ours.read_ahead_kb}")
 
 
 def those_that(systems, left_out, check):
@@ -169,9 +179,10 @@ def straight_once(lab, shaper, bucket, size):
     return {**measured(no_processes, lambda: straight(lab, shaper, bucket, "big.bin", size)), **asked(shaper, size)}
 
 
-def cold_once(lab, start, shaper, name, size):
-    """A mount with an empty cache reads the file once."""
+def cold_once(lab, start, shaper, name, size, ours):
+    """A mount with an empty cache reads the file once. `ours`: what reads ahead as it must."""
     with start() as running:
+        reads_ahead_as(ours, name, running)
         shaper.set(system=name.replace(" ", "-"))
         shaper.reset()
         sample = measured(running.pids, lambda: lab.read("seq", running.dir / "big.bin", MIB, 1))
@@ -191,18 +202,20 @@ def peers_cold(lab):
     bucket = lab.upload({"big.bin": source})
     title, left_out = f"Cold sequential read of {size // MIB} MiB through the mount", {}
     with lab.shaper(**SHAPE) as shaper, contextlib.ExitStack() as stack:
-        sides = {}
+        sides, ours = {}, None
         for peer in [peers.FOREBAY, *(p for p in peers.present(left_out) if p.name != "SeaweedFS")]:
             with skipping(peer.name, left_out):
                 start = stack.enter_context(peer.volume(lab, bucket, shaper.endpoint, {"big.bin": source}))
                 with start() as running:  # right bytes, before anything is measured
                     gives(source, "big.bin")(running)
-                sides[peer.name] = lambda s=start, n=peer.name: cold_once(lab, s, shaper, n, size)
+                    ours = ours or running
+                    reads_ahead_as(ours, peer.name, running)
+                sides[peer.name] = lambda s=start, n=peer.name: cold_once(lab, s, shaper, n, size, ours)
         sides[STRAIGHT] = lambda: straight_once(lab, shaper, bucket, size)
         lab.fill_memory()
         say(f"cold through all mounts: {', '.join(sides)}")
         taken, share = rounds(lab, sides, left_out)
-    return rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
+    return rows_against(taken, share, title, "MB/s", 1e-6, read_ahead_kb=ours.read_ahead_kb) + rows_left_out(left_out, title)
 
 
 # ---- warm ----
@@ -254,7 +267,8 @@ def peers_warm(lab):
                     name: lambda s=system, c=warm_count(lab, name, mode, block, size): warm_once(lab, s, readers, mode, block, c)
                     for name, system in running.items() if name not in left_out}, left_out)
                 at_once = f", {readers} readers at once" if readers > 1 else ""
-                rows += rows_against(taken, share, f"Warm {title} reads through the mount{at_once}", "MB/s", 1e-6)
+                rows += rows_against(taken, share, f"Warm {title} reads through the mount{at_once}", "MB/s", 1e-6,
+                                     read_ahead_kb=running[OURS].read_ahead_kb)
     return rows + rows_left_out(left_out, "Warm reads through the mount")
 
 
@@ -358,7 +372,7 @@ def peers_small(lab):
         for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
             taken, share = small_rounds(lab, places, workers, left_out)
             rows += rows_against(taken, share, f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}, through the mount",
-                                 "files/s", 1.0)
+                                 "files/s", 1.0, read_ahead_kb=running[OURS].read_ahead_kb)
     return rows + rows_left_out(left_out, f"{count:,} warm files of 110 KB, through the mount")
 
 

@@ -81,7 +81,8 @@ def peers_train(lab):
         running = those_that(running, left_out, lambda system: epoch(system.dir, 8))
         say(f"emulated training through all mounts: {', '.join(running)}")
         taken, share = rounds(lab, {name: lambda s=system: once(s) for name, system in running.items()}, left_out)
-    return rows_against(taken, share, title, "%", 1.0, goal=0.99) + rows_left_out(left_out, title)
+        read_ahead_kb = running[OURS].read_ahead_kb
+    return rows_against(taken, share, title, "%", 1.0, goal=0.99, read_ahead_kb=read_ahead_kb) + rows_left_out(left_out, title)
 
 
 # ---- half a cache ----
@@ -263,10 +264,12 @@ def peers_checkpoint(lab):
             say(f"checkpoints through all mounts: {', '.join(running)}; {named}")
             taken, share = rounds(lab, {name: lambda s=system: once(s, *options) for name, system in running.items() if name not in left_out},
                                   left_out)
-            rows += rows_against({name: samples for name, samples in taken.items() if name not in late}, share, named, "MB/s", 1e-6)
+            read_ahead_kb = running[OURS].read_ahead_kb
+            rows += rows_against({name: samples for name, samples in taken.items() if name not in late}, share, named, "MB/s", 1e-6,
+                                 read_ahead_kb=read_ahead_kb)
             if back.name in taken:
                 behind = {name: samples for name, samples in taken.items() if name in late or name in BESIDE}
-                rows += rows_against(behind, share, f"{named}, write=back", "MB/s", 1e-6, ours=back.name)
+                rows += rows_against(behind, share, f"{named}, write=back", "MB/s", 1e-6, ours=back.name, read_ahead_kb=read_ahead_kb)
             rows += rows_left_out(left_out, named)
     return rows
 

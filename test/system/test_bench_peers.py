@@ -2,7 +2,9 @@
 missing, fails or gives other bytes is told as not run and takes nobody with it."""
 
 import contextlib
+import ctypes
 import json
+import mmap
 import os
 import pathlib
 import subprocess
@@ -129,13 +131,14 @@ def test_copies_to_compare_with(lab_module, monkeypatch, tmp_path, place):
 
 @pytest.fixture
 def stand_ins(lab_module, monkeypatch):
-    """Directories in the place of the systems: ours, one more, and one that holds other bytes. Gives the URLs that they were given."""
+    """Directories in the place of the systems: ours, one more, one that holds other bytes, and one that reads ahead otherwise. Gives the URLs that
+    they were given."""
     import peers
     urls = []
 
     class StandIn(peers.Peer):
-        def __init__(self, name, wrong=0):
-            self.name, self.wrong = name, wrong
+        def __init__(self, name, wrong=0, read_ahead_kb=1024):
+            self.name, self.wrong, self.read_ahead_kb = name, wrong, read_ahead_kb
 
         @contextlib.contextmanager
         def volume(self, lab, bucket, endpoint, sources):
@@ -149,11 +152,11 @@ def stand_ins(lab_module, monkeypatch):
                 data = bytearray(source.read_bytes())
                 data[0] ^= self.wrong
                 (directory / name).write_bytes(data)
-            yield lambda: contextlib.nullcontext(peers.Running(directory, [os.getpid()]))
+            yield lambda: contextlib.nullcontext(peers.Running(directory, [os.getpid()], read_ahead_kb=self.read_ahead_kb))
 
     monkeypatch.setattr(peers, "FOREBAY", StandIn("forebay"))
     monkeypatch.setattr(peers, "FOREBAY_BACK", StandIn("forebay, write=back"))
-    monkeypatch.setattr(peers, "MOUNTS", [StandIn("another"), StandIn("wrong", 1)])
+    monkeypatch.setattr(peers, "MOUNTS", [StandIn("another"), StandIn("wrong", 1), StandIn("otherwise", read_ahead_kb=128)])
     return urls
 
 
@@ -162,8 +165,9 @@ def stand_ins(lab_module, monkeypatch):
     ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 8, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
     ("peers_checkpoint", 4, ["the disk", "tmpfs"]), ("peers_train", 1, ["the disk", "tmpfs"])])
 def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, titles, beside):
-    """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes is not measured; and
-    beside them what the machine and the origin give by themselves."""
+    """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes, or reads ahead
+    otherwise than ours, is not measured; and beside them what the machine and the origin give by themselves. (Seen to fail without the
+    comparisons of read_ahead_kb in versus.py.)"""
     import versus
     import work as work_module
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
@@ -173,8 +177,9 @@ def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, t
         assert os.listdir(directory) == []
     measured = [row for row in rows if "ratio" in row]
     left_out = {row["peer"]: row["detail"] for row in rows if "ratio" not in row}
-    assert {row["peer"] for row in measured} | set(left_out) == {"another", "wrong", *beside}
-    assert {"wrong"} <= set(left_out) <= {"wrong", "tmpfs"}  # a small /dev/shm has no room
+    assert {row["peer"] for row in measured} | set(left_out) == {"another", "wrong", "otherwise", *beside}
+    assert {"wrong", "otherwise"} <= set(left_out) <= {"wrong", "otherwise", "tmpfs"}  # a small /dev/shm has no room
+    assert left_out["otherwise"] == "its mount has read_ahead_kb 128, ours 1024" and {row["read_ahead_kb"] for row in measured} == {1024}
     assert "other bytes" in left_out["wrong"] or "not what was" in left_out["wrong"]
     assert len({row["title"].rsplit(", against ", 1)[0] for row in measured}) == titles
     for row in measured:
@@ -187,6 +192,33 @@ def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, t
         assert (cost["another"]["origin_bytes"], cost["another"]["origin_requests"]) == (0, 0)
 
 
+def test_each_mount_tells_how_far_it_reads_ahead(lab_module, monkeypatch, need_fuse, node, scratch, new_mount, tmp_path):
+    """What the kernel says after it was asked for the same of all, whether it took that or not; of what has no device nobody says."""
+    import peers
+    mount = new_mount(node, scratch)
+    setting = peers.read_ahead_setting(mount.path)
+    with contextlib.suppress(OSError):
+        setting.write_text("64")
+    assert peers.raise_read_ahead(mount.path) == int(setting.read_text())
+    assert int(setting.read_text()) == peers.READ_AHEAD_KB or not os.access(setting, os.W_OK)
+    (tmp_path / "taken").write_text("128\n")
+    fixed = pathlib.Path("/proc/sys/kernel/cap_last_cap")  # a number that nobody may write
+    for place, expected in ((tmp_path / "taken", peers.READ_AHEAD_KB), (fixed, int(fixed.read_text())), (tmp_path / "no" / "device", None)):
+        monkeypatch.setattr(peers, "read_ahead_setting", lambda _path, place=place: place)
+        assert peers.raise_read_ahead(tmp_path) == expected
+
+
+def test_a_mount_that_reads_ahead_otherwise_later_is_left_out(lab_module):
+    """Each new mount of a cold measurement is looked at, not only the first."""
+    import peers
+    import versus
+    ours, later = peers.Running(None, [], read_ahead_kb=1024), peers.Running(None, [], read_ahead_kb=128)
+    left_out = {}
+    with versus.skipping("late", left_out):
+        versus.cold_once(None, lambda: contextlib.nullcontext(later), None, "late", 1, ours)
+    assert left_out == {"late": "its mount has read_ahead_kb 128, ours 1024"}
+
+
 def test_a_client_limit_holds_or_is_said(lab_module, capsys):
     """Where a memory cgroup can be made, a reader runs inside it; where not, it runs all the same."""
     import usage
@@ -196,6 +228,70 @@ def test_a_client_limit_holds_or_is_said(lab_module, capsys):
         directory = limit._dir
     assert directory is None or not directory.exists()
     assert limit.limit_bytes or "without a memory limit" in capsys.readouterr().err
+
+
+def most_used(directory):
+    """Bytes of memory that a cgroup had at most."""
+    names = ("memory.max_usage_in_bytes", "memory.peak", "memory.current")  # the last where the kernel does not keep the most
+    return int(next(directory / name for name in names if (directory / name).exists()).read_text())
+
+
+def in_page_cache(path):
+    """Bytes of a file that are in the page cache."""
+    libc, size = ctypes.CDLL(None, use_errno=True), path.stat().st_size
+    pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), size) as mapped:  # the kernel tells it to those alone who may write
+        first = ctypes.c_char.from_buffer(mapped)
+        try:
+            assert libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), pages) == 0, os.strerror(ctypes.get_errno())
+        finally:
+            del first  # the mapping cannot end before
+    return sum(byte & 1 for byte in pages.raw) * mmap.PAGESIZE
+
+
+def test_a_client_limit_bounds_the_page_cache(lab_module, tmp_path):
+    """Who reads five times the limit leaves no more than the limit in memory, and had no more at any time. (Seen to fail where the limit
+    is not written, and where the reader runs outside.)"""
+    import usage
+    if lab_module.file_system(tmp_path) in ("tmpfs", "ramfs"):
+        pytest.skip(f"not run: {tmp_path} is in memory")
+    path, size = tmp_path / "large", 32 * MIB
+    lab_module.write_random(path, 5 * size, "limit")
+    with usage.ClientLimit(size) as limit:
+        if limit.limit_bytes is None:
+            pytest.skip("not run: no memory cgroup can be made here")
+        lab_module.forget([path])  # what is there is charged to who brought it
+        said = subprocess.run(limit.wrap([BUILD / "bench/reader", "seq", path, MIB, 1]), stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert json.loads(said)["bytes"] == 5 * size
+        assert size // 2 <= most_used(limit._dir) <= size and in_page_cache(path) <= size
+
+
+@pytest.mark.timeout(1800)
+def test_what_is_read_dropped_is_five_times_the_limit(lab_module, monkeypatch, need_fuse, work):
+    """The client of `dropped` may have a fifth of the file at most, runs inside that, and the row says how much it is. (Seen to fail with five
+    times the file.)"""
+    import usage
+    import work as work_module
+    limits, sizes = [], []
+
+    class Noted(usage.ClientLimit):
+        def __init__(self, limit_bytes):
+            super().__init__(limit_bytes)
+            limits.append((limit_bytes, self.limit_bytes))
+
+        def __exit__(self, *_):
+            used = most_used(self._dir) if self.limit_bytes else None
+            self.close()
+            assert used is None or self.limit_bytes // 2 <= used <= self.limit_bytes
+
+    real = lab_module.write_random
+    monkeypatch.setattr(lab_module, "write_random", lambda path, size, seed: sizes.append(size) or real(path, size, seed))
+    monkeypatch.setattr(work_module, "ClientLimit", Noted)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        [row] = work_module.dropped(lab)
+    [(asked, given)], [size] = limits, sizes
+    assert 0 < 5 * asked <= size and given in (asked, None)
+    assert row["note"] == (f"client limited to {asked // MIB} MiB" if given else "no memory cgroup for the client here")
 
 
 # ---- what is asked of them ----

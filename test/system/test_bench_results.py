@@ -71,7 +71,9 @@ def test_results_page(lab_module, tmp_path):
     assert "| met |" in fast and "**2.000**" in fast and "1.5 %" in fast
     assert "| **missed** |" in slow and "**0.500**" in slow
     assert "| **missed** |" in value and "**17**" in value
-    assert "Quick run" in page and "bench/run --quick" in page
+    assert "Quick run" in page and "bench/run --quick" in page and "read_ahead_kb" not in page
+    (tmp_path / "warm.json").write_text(json.dumps({**result, "rows": [{**rows[0], "read_ahead_kb": 1024}]}))
+    assert "All mounts had read_ahead_kb 1024, read back from the kernel." in report.render(tmp_path)
 
 
 def test_promised_ratios_are_made_from_the_results(lab_module, tmp_path):

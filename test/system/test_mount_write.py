@@ -155,17 +155,21 @@ def test_opening_for_writing_without_writing_uploads_nothing(bucket, mount):
 
 @pytest.mark.parametrize("passthrough", MODES)
 def test_appending_writers(bucket, mount, passthrough):
-    """O_APPEND from several descriptors: every record is there, whole."""
+    """O_APPEND from several descriptors, all at once: every record is there, whole."""
     path = mount(passthrough=passthrough).path / "log"
     path.write_bytes(b"")
     fds = [os.open(path, os.O_WRONLY | os.O_APPEND) for _ in range(4)]
-    for i in range(50):
-        for k, fd in enumerate(fds):
+
+    def append(k, fd):
+        for i in range(200):
             os.write(fd, b"%d:%03d\n" % (k, i))
+
+    with concurrent.futures.ThreadPoolExecutor(len(fds)) as pool:
+        list(pool.map(append, range(len(fds)), fds))
     for fd in fds:
         os.close(fd)
     lines = truth(bucket, "log").splitlines()
-    assert sorted(lines) == sorted(b"%d:%03d" % (k, i) for i in range(50) for k in range(4))
+    assert sorted(lines) == sorted(b"%d:%03d" % (k, i) for i in range(200) for k in range(4))
 
 
 @pytest.mark.parametrize("passthrough", MODES)

@@ -23,7 +23,7 @@ import pytest
 import harness
 import mounted
 from test_scratch_locks import holder
-from test_scratch_mount import MODES, refused
+from test_scratch_mount import MODES, RENAME_EXCHANGE, refused, renameat2
 
 KILLS = 30 if os.environ.get("FOREBAY_SOAK") else 3
 
@@ -52,8 +52,11 @@ def check_store(node):
     assert report["problems"] == [] and report["hard_bad"] == 0 and report["set_aside_files"] == 0, report
 
 
+NAMES = [f"{where}n{i}" for where in ("", "other/") for i in range(6)]
+
+
 class Worker(threading.Thread):
-    """Random changes in a directory of its own, and what must come of them. Any error ends it."""
+    """Random changes in a directory of its own and one below it, and what must come of them. Any error ends it."""
 
     def __init__(self, directory, seed):
         super().__init__()
@@ -63,13 +66,13 @@ class Worker(threading.Thread):
         self.stop = threading.Event()
         self.done = 0
         self.error = None
-        os.mkdir(directory)
+        os.makedirs(os.path.join(directory, "other"))
 
     def path(self, name):
         return os.path.join(self.directory, name)
 
     def name(self, present):
-        names = [n for n in map("n{}".format, range(12)) if (n in self.model) == present]
+        names = [n for n in NAMES if (n in self.model) == present]
         return self.random.choice(names) if names else None
 
     def create(self):
@@ -101,10 +104,16 @@ class Worker(threading.Thread):
             self.model[name] = self.model[name][:n]
 
     def rename(self):
-        name, to = self.name(present=True), self.random.choice(list(map("n{}".format, range(12))))
+        name, to = self.name(present=True), self.random.choice(NAMES)
         if name and name != to:
             os.rename(self.path(name), self.path(to))
             self.model[to] = self.model.pop(name)
+
+    def exchange(self):
+        one, two = self.name(present=True), self.name(present=True)
+        if one and one != two:
+            renameat2(self.path(one), self.path(two), RENAME_EXCHANGE)
+            self.model[one], self.model[two] = self.model[two], self.model[one]
 
     def link(self):
         name, to = self.name(present=True), self.name(present=False)
@@ -125,7 +134,8 @@ class Worker(threading.Thread):
         os.rmdir(self.path("e"))
 
     def run(self):
-        acts = [self.create, self.create, self.append, self.truncate, self.rename, self.link, self.remove, self.directories]
+        acts = [self.create, self.create, self.append, self.truncate, self.rename, self.exchange, self.link, self.remove,
+                self.directories]
         try:
             while not self.stop.is_set():
                 self.random.choice(acts)()
@@ -135,7 +145,9 @@ class Worker(threading.Thread):
 
     def check(self, path):
         assert self.error is None, repr(self.error)
-        assert sorted(os.listdir(path)) == sorted(self.model)
+        here = {n.partition("/")[0] for n in self.model} | {"other"}
+        assert sorted(os.listdir(path)) == sorted(here)
+        assert sorted(os.listdir(os.path.join(path, "other"))) == sorted(n[6:] for n in self.model if n.startswith("other/"))
         for name, body in self.model.items():
             with open(os.path.join(path, name), "rb") as f:
                 assert f.read() == body, name

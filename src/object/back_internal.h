@@ -40,7 +40,7 @@ struct back_entry {
     uint32_t tries;
     uint32_t waits;     /* tries in a row that had to wait for others */
     uint64_t retry_ms;  /* not to be sent before, monotonic */
-    uint64_t noted_ms;  /* when it came into the queue, monotonic */
+    uint64_t noted_ms;  /* when it came into the queue, monotonic; 0: somebody waits for it since */
     uint64_t waited_ms; /* until when somebody waits for the record to go (back_wait_sent), monotonic */
     char *error;        /* of the last try, NULL when it did not fail */
     /* Of the thread for which `sending` is: when all bytes of which record were last found to be what they
@@ -89,7 +89,7 @@ struct back {
     struct back_entry *first, *last; /* in the order of noted_ms */
     uint64_t bytes;
     uint64_t gone_ms;    /* when a record went last, or another took its place; 0: none did */
-    uint64_t hurried_ms; /* what was noted until then has waited long enough */
+    uint64_t hurried_ms; /* what was noted until then has waited long enough: room was wanted */
     uint64_t round;      /* of looking for something to send */
     unsigned n_recorded; /* buckets that have records */
     struct back_bucket *buckets;

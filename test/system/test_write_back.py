@@ -491,6 +491,27 @@ def test_a_shorter_delay_holds_for_what_waits(new_node, origin):
     wait_until(lambda: keys_of(origin.s3(), name) == ["k"], what="it is sent")
 
 
+def test_a_flush_is_of_its_prefix(new_node, origin):
+    """forebay flush BUCKET/PREFIX --wait sends what is below the prefix, ends, and says what is left of that; the rest of the bucket
+    and other buckets keep to their write_delay. (With back_hurry for all in object/back.c, or the prefix left out in op_flush, the
+    origin gets all of it; with it left out of the count the flush never ends.)"""
+    node, truth = new_node(), origin.s3()
+    name, other = [node.new_bucket(origin, write="back", write_delay="1h") for _ in range(2)]
+    s3 = node.s3()
+    for bucket in (name, other):
+        for key in ("logs/1", "ckpt-old", "ckpt/1", "ckpt/2"):
+            s3.put_object(Bucket=bucket, Key=key, Body=b"data")
+    left = json.loads(node.cli("flush", "--json", f"{name}/ckpt/", "--wait").stdout)
+    assert left["objects"] == 0 and keys_of(truth, name) == ["ckpt/1", "ckpt/2"]
+    for i in range(8):  # each of these would have taken the others with it
+        s3.put_object(Bucket=name, Key=f"ckpt/more{i}", Body=b"data")
+        assert "0 objects" in node.cli("flush", f"{name}/ckpt/more", "--wait").stdout
+    assert not {"logs/1", "ckpt-old"} & set(keys_of(truth, name)) and keys_of(truth, other) == []
+    assert [status(node, bucket)["objects"] for bucket in (name, other)] == [2, 4]
+    flushed(node, f"{name}/")
+    assert len(keys_of(truth, name)) == 12 and keys_of(truth, other) == [] and status(node, other)["objects"] == 4
+
+
 def test_flush_says_why_it_waits(away):
     """What a flush waits for, and cannot have, it says once on standard error, and goes on waiting."""
     node, name, shaper, _ = away

@@ -362,7 +362,8 @@ static uint64_t watermark(struct back *b)
     for (size_t i = 0; i < store_n_disks(b->store); i++)
         if (store_disk_status(b->store, i, &d) == 0)
             all += d.limit_bytes;
-    return all / 100 * BACK_WATERMARK;
+    unsigned percent = b->service->config.dirty_max_percent;
+    return all / 100 * (percent > 0 ? percent : BACK_DIRTY_MAX);
 }
 
 static bool is_stopping(const struct back *b)
@@ -427,7 +428,7 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
         return r;
     return err_set(e, -ENOSPC,
                    "%" PRIu64 " objects of %" PRIu64 " bytes are not in the origin yet, at most %" PRIu64
-                   " bytes may be: see `forebay status`",
+                   " bytes may be (--dirty-max): see `forebay status`",
                    atomic_load(&b->n), bytes, most);
 }
 

@@ -21,7 +21,7 @@
 #define BACK_THREADS   8
 #define BACK_DOUBT     8      /* failures in a row after which a bucket may not have all threads */
 #define BACK_KEYS_MAX  262144 /* records at which writers wait */
-#define BACK_WATERMARK 60     /* per cent of the disks' limits at which writers wait */
+#define BACK_DIRTY_MAX 60 /* per cent of the disks' limits at which writers wait, if nothing else is said */
 #define BACK_ALIASES                                                                                         \
     4096 /* the latest; who reads on from a version of before has its readers begin again                    \
           */

@@ -450,6 +450,27 @@ def test_backpressure_and_what_is_refused(new_node, new_shaper, origin, tmp_path
     assert len(keys_of(origin.s3(), name)) == n
 
 
+def test_a_lower_mark_slows_writers_earlier(new_node, new_shaper, origin, tmp_path):
+    """--dirty-max PERCENT: writers wait, and are refused in the end, when so much of the disks is not in the origin; a restart may
+    set it higher or lower, and what was acknowledged stays. (With the constant in object/back.c the first number is 9.)"""
+    node, shaper, body = new_node(disk=f"{tmp_path}/disk:256MiB", dirty_max="20"), new_shaper(), os.urandom(16 * 2**20)
+    name, n = node.new_bucket(origin, endpoint=shaper.endpoint, write="back", retry="200ms"), 0
+    down(shaper, match="PUT")
+    for percent, most in (("20", 3), ("55", 8), ("1", 8)):
+        node.stop()
+        node.options["dirty_max"] = percent
+        node.start()
+        s3 = node.s3(retries={"max_attempts": 0})
+        with pytest.raises(botocore.exceptions.ClientError) as refused:
+            while n < 16:
+                s3.put_object(Bucket=name, Key=f"k{n}", Body=body)
+                n += 1
+        assert n == most and f"at most {2**28 // 100 * int(percent)} bytes" in str(refused.value)
+    shaper.reset()
+    flushed(node, name)
+    assert len(keys_of(origin.s3(), name)) == n
+
+
 def test_writers_that_wait_take_no_thread_from_readers(new_node, new_shaper, origin, tmp_path):
     """At the watermark as many S3 writers wait as may wait for limits, half of the threads; more of them are told to come
     again, at once, so that others are served meanwhile. (Without back_begin_wait in back_wait_room nothing is, until the

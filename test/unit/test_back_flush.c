@@ -1,6 +1,7 @@
 /* layer: object */
 /* threaded */
-/* Write-back: what a flush of a prefix sends and counts, and what waits on. */
+/* Write-back: what a flush of a prefix sends and counts, and what waits on; at how much of it writers wait.
+ */
 #include "test_back_common.h"
 
 #include "object/back_internal.h"
@@ -129,12 +130,49 @@ static void test_who_waits_for_one_key_hurries_it_alone(void **state)
     fixture_free(f);
 }
 
+/* Writers wait at the share of the disks that the node was told, to the byte; what there is over it after a
+ * start stays, and one write alone may be larger. Nothing is sent meanwhile: the origin is away. (Fails with
+ * BACK_DIRTY_MAX alone in watermark, back.c.) */
+static void test_writers_wait_at_the_mark(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct store_disk_status d;
+    struct err e = {0};
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(store_disk_status(f->store, 0, &d), 0);
+    static const unsigned marks[] = {90, 10, 1};
+    for (size_t i = 0; i < ARRAY_SIZE(marks); i++) {
+        struct bucket *bucket = NULL;
+        uint64_t most = d.limit_bytes / 100 * marks[i];
+        node_close(f, store_abandon);
+        f->dirty_max_percent = marks[i];
+        node_open(f);
+        struct back *b = f->service->back;
+        assert_int_equal(bucket_find(f->service->buckets, SLICE_LIT("data"), &bucket, NULL), 0);
+        if (i == 0) {
+            assert_int_equal(back_wait_room(b, bucket, GIB, /* may_refuse= */ true, NULL), 0);
+            assert_int_equal(put_by(f->session, f->arena, "k", 'a'), 0);
+            assert_int_equal(rename(f->origin, arena_printf(f->arena, "%s.away", f->origin)), 0);
+        }
+        uint64_t room = most > SIZE ? most - SIZE : 0;
+        assert_int_equal(back_wait_room(b, bucket, room, /* may_refuse= */ true, NULL),
+                         most >= SIZE ? 0 : -ENOSPC);
+        assert_int_equal(back_wait_room(b, bucket, room + 1, /* may_refuse= */ true, &e), -ENOSPC);
+        assert_non_null(strstr(e.text, "--dirty-max"));
+        assert_int_equal(look(f, "k"), 'a');
+        bucket_unref(bucket);
+    }
+    fixture_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_flush_is_of_its_prefix),
         cmocka_unit_test(test_a_flush_sends_what_is_in_its_way),
         cmocka_unit_test(test_who_waits_for_one_key_hurries_it_alone),
+        cmocka_unit_test(test_writers_wait_at_the_mark),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,9 @@
       "most memory to use, page cache not counted")                                                          \
     X(reserve, SIZE, "reserve", "SIZE", "1GiB", 0, 0, NULL, false,                                           \
       "free bytes always left on each disk's file system")                                                   \
+    X(dirty_max, UINT, "dirty-max", "PERCENT", "60", 1, 95, NULL, false,                                     \
+      "share of the disks that writes of write=back buckets may take before they are in their origins; "     \
+      "writers wait then")                                                                                   \
     X(threads, UINT, "threads", "N", "64", 4, 4096, NULL, false, "most requests served at the same time")    \
     X(max_connections, UINT, "max-connections", "N", "20000", 16, 1000000, NULL, false,                      \
       "most open connections; further ones are refused")                                                     \

@@ -143,15 +143,29 @@ bool back_has(struct back *b, uint64_t bucket_id, struct slice key)
     return x && x->recorded;
 }
 
+static void queue_take_locked(struct back *b, struct back_entry *x)
+{
+    *(x->prev ? &x->prev->next : &b->first) = x->next;
+    *(x->next ? &x->next->prev : &b->last) = x->prev;
+    x->next = x->prev = NULL;
+}
+
+/* after NULL: at the head. */
+static void queue_put_locked(struct back *b, struct back_entry *after, struct back_entry *x)
+{
+    x->prev = after;
+    x->next = after ? after->next : b->first;
+    *(after ? &after->next : &b->first) = x;
+    *(x->next ? &x->next->prev : &b->last) = x;
+}
+
 /* The entry as its record is now: in the queue at the place of the first write that is not in the origin. */
 static void follow_locked(struct back *b, struct back_entry *x, const struct back_record *r)
 {
     b->bytes -= x->recorded ? x->size_bytes : 0;
     b->gone_ms = x->recorded ? sys_mono_ms() : b->gone_ms;
     if (!x->recorded) {
-        x->prev = b->last;
-        *(b->last ? &b->last->next : &b->first) = x;
-        b->last = x;
+        queue_put_locked(b, b->last, x);
         x->noted_ms = sys_mono_ms();
         b->n_recorded += x->bucket->n_recorded++ == 0;
         (void)atomic_fetch_add(&b->n, 1);
@@ -168,9 +182,7 @@ static void unrecord_locked(struct back *b, struct back_entry *x)
 {
     if (!x->recorded)
         return;
-    *(x->prev ? &x->prev->next : &b->first) = x->next;
-    *(x->next ? &x->next->prev : &b->last) = x->prev;
-    x->next = x->prev = NULL;
+    queue_take_locked(b, x);
     x->recorded = false;
     x->tries = x->waits = 0;
     x->retry_ms = 0;
@@ -182,11 +194,41 @@ static void unrecord_locked(struct back *b, struct back_entry *x)
     cond_broadcast(&b->moved);
 }
 
-/* Somebody waits for what is in the queue. */
-static void hurry_locked(struct back *b)
+static bool is_below(const struct back_entry *x, uint64_t bucket_id, struct slice prefix)
+{
+    return bucket_id == 0 || (x->bucket_id == bucket_id && slice_starts(back_key(x), prefix));
+}
+
+/* A name on the way to the prefix: where the origin has directories it may have to change first. */
+static bool is_above(const struct back_entry *x, uint64_t bucket_id, struct slice prefix)
+{
+    struct slice key = back_key(x);
+    return x->bucket_id == bucket_id && key.n > 0 && slice_starts(prefix, key) &&
+           (key.p[key.n - 1] == '/' || (key.n < prefix.n && prefix.p[key.n] == '/'));
+}
+
+/* Somebody waits for room, which all that is in the queue takes. */
+static void hurry_all_locked(struct back *b)
 {
     lock_assert_held(&b->lock);
     b->hurried_ms = sys_mono_ms();
+    cond_broadcast(&b->work);
+}
+
+/* Somebody waits for these: they go to the head of the queue, behind those that others wait for. */
+static void hurry_locked(struct back *b, uint64_t bucket_id, struct slice prefix)
+{
+    struct back_entry *hurried = NULL; /* the last of them */
+    lock_assert_held(&b->lock);
+    for (struct back_entry *x = b->first, *next; x; x = next) {
+        next = x->next;
+        if (x->noted_ms > 0 && (is_below(x, bucket_id, prefix) || is_above(x, bucket_id, prefix))) {
+            x->noted_ms = 0;
+            queue_take_locked(b, x);
+            queue_put_locked(b, hurried, x);
+        }
+        hurried = x->noted_ms == 0 ? x : hurried;
+    }
     cond_broadcast(&b->work);
 }
 
@@ -320,7 +362,8 @@ static uint64_t watermark(struct back *b)
     for (size_t i = 0; i < store_n_disks(b->store); i++)
         if (store_disk_status(b->store, i, &d) == 0)
             all += d.limit_bytes;
-    return all / 100 * BACK_WATERMARK;
+    unsigned percent = b->service->config.dirty_max_percent;
+    return all / 100 * (percent > 0 ? percent : BACK_DIRTY_MAX);
 }
 
 static bool is_stopping(const struct back *b)
@@ -372,7 +415,7 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
     lock_take(&b->lock);
     bool room = has_room_locked(b, size_bytes, most), waits = !room && back_begin_wait(b, may_refuse);
     while (waits && !room && !is_over(b) && sys_mono_ms() < until_ms) {
-        hurry_locked(b);
+        hurry_all_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
         room = has_room_locked(b, size_bytes, most);
     }
@@ -385,7 +428,7 @@ int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_by
         return r;
     return err_set(e, -ENOSPC,
                    "%" PRIu64 " objects of %" PRIu64 " bytes are not in the origin yet, at most %" PRIu64
-                   " bytes may be: see `forebay status`",
+                   " bytes may be (--dirty-max): see `forebay status`",
                    atomic_load(&b->n), bytes, most);
 }
 
@@ -401,7 +444,7 @@ bool back_wait_freed(struct back *b, uint64_t until_ms)
     LOCK_SCOPE(&b->lock);
     uint64_t before = b->bytes;
     while (b->bytes >= before && may_free_locked(b, now_ms) && now_ms < MIN(until_ms, began_ms + TICK_MS)) {
-        hurry_locked(b);
+        hurry_all_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
         now_ms = sys_mono_ms();
     }
@@ -442,7 +485,7 @@ int back_wait_record(struct back *b, const struct bucket *bucket, struct slice k
                            " writes and removals are not in the origin yet, at most %d may be: see "
                            "`forebay status`",
                            atomic_load(&b->n), BACK_KEYS_MAX);
-        hurry_locked(b);
+        hurry_all_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }
 }
@@ -460,7 +503,9 @@ int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key
                            x->error ? x->error : "it is on its way");
         x->retry_ms = x->waited_ms < until_ms ? 0 : x->retry_ms; /* at once, for each who waits */
         x->waited_ms = MAX(x->waited_ms, until_ms);
-        hurry_locked(b);
+        if (x->noted_ms > 0)
+            hurry_locked(b, bucket->id, key); /* with what is to go before it, as what is below a directory */
+        cond_broadcast(&b->work);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }
 }
@@ -469,11 +514,6 @@ bool back_is_waited_for(struct back *b, const struct back_entry *x)
 {
     LOCK_SCOPE(&b->lock);
     return sys_mono_ms() < x->waited_ms;
-}
-
-static bool is_below(const struct back_entry *x, uint64_t bucket_id, struct slice prefix)
-{
-    return bucket_id == 0 || (x->bucket_id == bucket_id && slice_starts(back_key(x), prefix));
 }
 
 char *back_first_below(struct back *b, uint64_t bucket_id, struct slice dir)
@@ -507,7 +547,7 @@ void back_hurry(struct back *b, uint64_t bucket_id, struct slice prefix)
     for (struct back_entry *x = b->first; x; x = x->next)
         if (is_below(x, bucket_id, prefix))
             x->retry_ms = 0;
-    hurry_locked(b);
+    hurry_locked(b, bucket_id, prefix);
 }
 
 static uint64_t alias_hash(uint64_t bucket_id, struct slice key)

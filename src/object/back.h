@@ -214,7 +214,8 @@ int back_no_room(struct back *b, uint64_t size_bytes, struct err *e);
 int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 /* What below a prefix is not in the origin; bucket_id 0: of all buckets. */
 void back_count(struct back *b, uint64_t bucket_id, struct slice prefix, struct back_count *ret);
-/* Tries what failed again now, and sends what waits for its bucket's `write_delay`. */
+/* Tries what failed again now, and sends what waits for its bucket's `write_delay`: below the prefix, and the
+ * names on the way to it. All else waits on. */
 void back_hurry(struct back *b, uint64_t bucket_id, struct slice prefix);
 /* What status shows of a bucket; NULL when there is nothing to show. */
 struct json_t;

@@ -21,7 +21,7 @@
 #define BACK_THREADS   8
 #define BACK_DOUBT     8      /* failures in a row after which a bucket may not have all threads */
 #define BACK_KEYS_MAX  262144 /* records at which writers wait */
-#define BACK_WATERMARK 60     /* per cent of the disks' limits at which writers wait */
+#define BACK_DIRTY_MAX 60 /* per cent of the disks' limits at which writers wait, if nothing else is said */
 #define BACK_ALIASES                                                                                         \
     4096 /* the latest; who reads on from a version of before has its readers begin again                    \
           */
@@ -40,7 +40,7 @@ struct back_entry {
     uint32_t tries;
     uint32_t waits;     /* tries in a row that had to wait for others */
     uint64_t retry_ms;  /* not to be sent before, monotonic */
-    uint64_t noted_ms;  /* when it came into the queue, monotonic */
+    uint64_t noted_ms;  /* when it came into the queue, monotonic; 0: somebody waits for it since */
     uint64_t waited_ms; /* until when somebody waits for the record to go (back_wait_sent), monotonic */
     char *error;        /* of the last try, NULL when it did not fail */
     /* Of the thread for which `sending` is: when all bytes of which record were last found to be what they
@@ -89,7 +89,7 @@ struct back {
     struct back_entry *first, *last; /* in the order of noted_ms */
     uint64_t bytes;
     uint64_t gone_ms;    /* when a record went last, or another took its place; 0: none did */
-    uint64_t hurried_ms; /* what was noted until then has waited long enough */
+    uint64_t hurried_ms; /* what was noted until then has waited long enough: room was wanted */
     uint64_t round;      /* of looking for something to send */
     unsigned n_recorded; /* buckets that have records */
     struct back_bucket *buckets;

@@ -4,6 +4,7 @@
 #include "object/back.h"
 #include "object/scratch_node.h"
 #include "object/stranded.h"
+#include "object/unfinished.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -103,6 +104,14 @@ int op_bucket_create(struct object_session *ses, const struct wire_bucket_create
     return 0;
 }
 
+/* What jobs that were killed left at its origin, or could not abort. */
+static void tidy_guest(struct object_service *s, const char *name)
+{
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    if (unfinished_left(s->unfinished) > 0 && object_upstream(s, slice_str(name), &u, NULL) == 0)
+        (void)unfinished_tidy(s->unfinished, u);
+}
+
 int object_guest_open(struct object_service *s, const char *label, struct slice settings, bool probe_it,
                       char ret_name[BUCKET_GUEST_NAME_SIZE], struct err *e)
 {
@@ -114,6 +123,8 @@ int object_guest_open(struct object_service *s, const char *label, struct slice 
         return err_set(e, r, "settings are too long");
     r = bucket_guest_add(s->buckets, label, buf_view(&all), ret_name, &b, e);
     explicit_bzero(all.p, all.n);
+    if (r == 0)
+        tidy_guest(s, ret_name);
     if (r < 0 || !probe_it)
         return r;
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
@@ -128,6 +139,7 @@ void object_guest_close(struct object_service *s, const char *name)
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
     if (bucket_find(s->buckets, slice_str(name), &b, NULL) < 0)
         return;
+    tidy_guest(s, name);
     (void)bucket_guest_remove(s->buckets, slice_str(name));
     object_forget_upstream(s, b->id);
     mirror_forget_bucket(s->mirror, b);

@@ -14,6 +14,7 @@
 #include "object/back.h"
 #include "object/scratch_node.h"
 #include "object/stranded.h"
+#include "object/unfinished.h"
 
 #include "base/hash.h"
 #include "base/le.h"
@@ -115,6 +116,8 @@ int object_service_open(const struct object_config *config, struct object_servic
         r = note_start(s, e);
     if (r == 0)
         r = intents_open(s, &s->intents, e);
+    if (r == 0)
+        r = unfinished_open(s, &s->unfinished, e);
     if (r < 0) {
         object_service_close(s);
         return r;
@@ -172,6 +175,7 @@ void object_service_close(struct object_service *s)
     }
     back_close(s->back);
     intents_close(s->intents);
+    unfinished_close(s->unfinished);
     hasher_stop(s->hasher);
     mirror_free(s->mirror);
     bucket_table_close(s->buckets);
@@ -388,6 +392,7 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
         u->unlimited = &s->unlimited;
         u->origin->stop_soon = &s->stopping_soon;
         u->origin->stop = &s->stopping;
+        unfinished_watch(s->unfinished, u);
         if (!atomic_load(&b->retired)) /* in the place of one of older properties, or of one just as new */
             replace_upstream(s, b->id, upstream_ref(u));
     }

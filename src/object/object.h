@@ -33,6 +33,7 @@ struct object_config {
     struct budget *budget;      /* --memory */
     struct gate_config gate;    /* limits of the node and of clients */
     uint64_t scrub_bytes_per_s; /* 0: no scrub */
+    unsigned dirty_max_percent; /* of the disks, for writes that are not in their origins yet; 0: 60 */
     enum object_route route;    /* LOOP: every operation goes through encode, socket and decode (tests) */
 };
 

@@ -89,9 +89,10 @@ struct object_service {
     struct user_table *users;
     struct mirror *mirror;
     struct fill_engine *fills;
-    struct snode *scratch;   /* scratch buckets */
-    struct back *back;       /* what is not in the origin yet */
-    struct intents *intents; /* changes of names that mounts may ask for again */
+    struct snode *scratch;         /* scratch buckets */
+    struct back *back;             /* what is not in the origin yet */
+    struct intents *intents;       /* changes of names that mounts may ask for again */
+    struct unfinished *unfinished; /* uploads that may be left at origins */
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
     /* The node stops: what origins do not answer, and then all that is under way there, is given up. */

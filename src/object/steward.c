@@ -1,6 +1,6 @@
 /*
  * The steward: one thread of the service that does now and then what nobody waits for: writes counters down,
- * trims buckets to their quotas, ends uploads that were abandoned and renames that were cut.
+ * trims buckets to their quotas, ends uploads that were abandoned or cut, and renames that were cut.
  *
  * After a start it drops what is cached of places that no bucket has: a crash left it while a bucket was
  * removed or got another origin, or a disk that was away meanwhile. Nobody would find it, and quotas do not
@@ -8,6 +8,7 @@
  * another one by mistake.
  */
 #include "object/object_internal.h"
+#include "object/unfinished.h"
 
 #include "base/chore.h"
 #include "base/le.h"
@@ -96,6 +97,7 @@ static uint64_t turn(void *arg)
     quota_turn(w->service);
     keep_turn(w->service);
     upload_turn(w->service);
+    unfinished_turn(w->service);
     intents_turn(w->service, sys->mono_ns());
     sobject_expire_turn(w->service);
     values_sweep(w->service->values, sys->real_ns());

@@ -13,8 +13,8 @@
  *  3. One operation at a time runs on a handle (busy), and none after its commit (ended).
  *
  * Failure modes: a part that the origin still takes while the upload is aborted may be left there: those that
- * have left whole are waited for a little. A node that dies leaves an upload at the origin that nobody knows;
- * the origin's own rule for unfinished uploads removes it.
+ * have left whole are waited for a little. An upload that a node which dies leaves at the origin is aborted
+ * by its next run (unfinished.h).
  */
 #include "object/back_internal.h"
 #include "object/part_send.h"
@@ -97,10 +97,13 @@ void through_unref(struct through *t)
     struct err e = {0};
     struct quit _cleanup_(quit_leave) tidy;
     quit_enter_tidy(&tidy);
-    if (!t->completed && t->origin_id[0] &&
-        upstream_upload_abort(t->upstream, t->put.key, slice_str(t->origin_id), &e) < 0)
+    bool is_gone = t->completed || !t->origin_id[0] ||
+                   upstream_upload_abort(t->upstream, t->put.key, slice_str(t->origin_id), &e) == 0;
+    if (!is_gone)
         log_warn("object", "%s/" SLICE_FMT ": parts of a write that was given up are left behind: %s",
                  t->upstream->bucket->name, SLICE_ARG(t->put.key), e.text);
+    if (t->origin_id[0])
+        origin_note_upload_end(t->upstream->origin, slice_str(t->origin_id), is_gone);
     (void)atomic_fetch_sub(&t->service->writers, 1);
     upstream_unref(t->upstream);
     arena_free(t->strings);
@@ -148,6 +151,8 @@ int through_open(struct object_session *ses, struct upstream *u, const struct wi
     if (r < 0)
         t->origin_id[0] = '\0';
     else
+        origin_note_upload(u->origin, t->put.key, slice_str(t->origin_id));
+    if (r == 0)
         r = session_put(ses, HANDLE_THROUGH, t, &rep->handle);
     if (r < 0) {
         through_unref(t);

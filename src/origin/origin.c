@@ -518,6 +518,18 @@ int origin_upload_abort(struct origin *o, struct slice key, struct slice id, str
     return done(o, "abort", started_ns, r, &local, e);
 }
 
+void origin_note_upload(const struct origin *o, struct slice key, struct slice id)
+{
+    if (o->uploads)
+        o->uploads->begun(o, key, id);
+}
+
+void origin_note_upload_end(const struct origin *o, struct slice id, bool is_gone)
+{
+    if (o->uploads)
+        o->uploads->ended(o, id, is_gone);
+}
+
 /* ---- tags ---- */
 
 int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value,

@@ -267,6 +267,16 @@ struct origin_ops {
                    atomic_bool *cancel, bool *ret, struct err *e);
 };
 
+/* Who keeps in mind which uploads in parts the service has: one that has a name there now, and one that has
+ * none any more, or (is_gone false) is left there. */
+struct origin;
+struct origin_uploads {
+    void (*begun)(const struct origin *o, struct slice key, struct slice id);
+    void (*ended)(const struct origin *o, struct slice id, bool is_gone);
+};
+
+#define ORIGIN_PLACE_BYTES 16
+
 /* First member of each kind's struct. */
 struct origin {
     const struct origin_ops *ops;
@@ -282,6 +292,11 @@ struct origin {
     /* The node stops: what hears nothing, and then all that is under way, is given up (base/quit.h). May be
      * NULL. Set before the first call. */
     atomic_bool *stop_soon, *stop;
+    /* Told of those that a put or a copy makes of itself; NULL: nobody is. Set before the first call, with
+     * what is theirs. */
+    const struct origin_uploads *uploads;
+    void *uploads_arg;
+    uint8_t place[ORIGIN_PLACE_BYTES];
     _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
 };
 
@@ -336,6 +351,9 @@ int origin_upload_complete(struct origin *o, const struct origin_put *p, struct 
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);
 int origin_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);
+/* Tells `uploads`: by kinds, and by who drives one from outside and keeps no record of it. */
+void origin_note_upload(const struct origin *o, struct slice key, struct slice id);
+void origin_note_upload_end(const struct origin *o, struct slice id, bool is_gone);
 
 /* Whether the object (of a view: its version) has this tag: one request. -ENOENT: there is no such object;
  * ERR_NOT_IMPLEMENTED: the kind keeps no tags. */

@@ -9,7 +9,7 @@
  *  1. The object appears only when `complete` succeeds, and then with every part in its place.
  *  2. Each part is uploaded by one thread; etags[i] is written by it alone and read after all were joined.
  *  3. After a failure the upload is aborted, so that no parts are paid for; when the abort fails too (the
- * origin is down) the bucket's own lifecycle rule has to remove them, and a line is logged.
+ * origin is down), or the node is killed, who was told of it (origin_note_upload) aborts it later.
  *
  * Failure modes: the first lasting error of a part, or that of create or complete. After a timeout of
  * `complete` the object may have been written.
@@ -274,15 +274,18 @@ static int abort_once(struct upload *u, struct err *e)
     return web_perform(&c, e);
 }
 
-static void abort_upload(struct upload *u)
+/* Whether it is gone. */
+static bool abort_upload(struct upload *u)
 {
     struct err e = {0};
     struct quit _cleanup_(quit_leave) tidy;
     quit_enter_tidy(&tidy);
     int r = abort_once(u, &e);
-    if (r < 0 && !slice_starts(slice_str(e.text), SLICE_LIT("404")))
+    bool is_gone = r == 0 || slice_starts(slice_str(e.text), SLICE_LIT("404"));
+    if (!is_gone)
         log_warn("origin", "s3://%s/%s" SLICE_FMT ": parts of a failed upload are left behind: %s",
                  u->s3->bucket, u->s3->prefix, SLICE_ARG(u->put->key), e.text);
+    return is_gone;
 }
 
 /* Parts of the size asked for, or larger when they would be too many. */
@@ -308,11 +311,11 @@ static int run_upload(struct upload *u, uint64_t part_bytes, struct arena *a, st
         r = create(u, e);
     if (r < 0)
         return r;
+    origin_note_upload(&u->s3->base, u->put->key, slice_str(u->id));
     r = put_parts(u, e);
     if (r == 0)
         r = complete(u, a, ret_attr, e);
-    if (r < 0)
-        abort_upload(u);
+    origin_note_upload_end(&u->s3->base, slice_str(u->id), r == 0 || abort_upload(u));
     return r;
 }
 

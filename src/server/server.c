@@ -102,6 +102,7 @@ static int open_objects(struct server *s, const struct config *options, const st
                  .active = (unsigned)options->limit_active,
                  .waiting = (unsigned)options->threads / 2},
         .scrub_bytes_per_s = options->scrub_rate,
+        .dirty_max_percent = (unsigned)options->dirty_max,
         .route = route && strcmp(route, "loop") == 0 ? OBJECT_ROUTE_LOOP : OBJECT_ROUTE_LOCAL,
     };
     int k = object_service_open(&config, &s->objects, e);

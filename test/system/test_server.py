@@ -183,6 +183,9 @@ def test_a_killed_node_leaves_no_lock_and_no_socket_in_the_way(new_node):
     (["--data", "{tmp}", "--nonsense"], "--nonsense"),
     (["--data", "{tmp}", "--threads", "1"], "--threads 1"),
     (["--data", "{tmp}", "--listen", "nowhere"], "--listen"),
+    (["--data", "{tmp}", "--dirty-max", "0"], "--dirty-max 0: below the minimum of 1"),
+    (["--data", "{tmp}", "--dirty-max", "96"], "--dirty-max 96: above the maximum of 95"),
+    (["--data", "{tmp}", "--dirty-max", "60%"], "--dirty-max 60%: not a whole number"),
     ([], "--data"),
 ])
 def test_bad_options_are_named_in_one_line(tmp_path, arguments, words):

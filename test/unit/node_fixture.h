@@ -18,14 +18,19 @@ struct fixture {
     struct object_session *session;
     struct arena *arena;
     struct jobs *jobs; /* where a test has them */
-    bool is_staged;    /* puts are of files that are written through a descriptor, as by a mount */
+    unsigned dirty_max_percent;
+    bool is_staged; /* puts are of files that are written through a descriptor, as by a mount */
 };
 
 static inline void node_open(struct fixture *f)
 {
     struct err e = {0};
     f->store = store_of(f->disk, 64 * MIB);
-    struct object_config oc = {.control = f->kv, .store = f->store, .budget = f->budget, .route = f->route};
+    struct object_config oc = {.control = f->kv,
+                               .store = f->store,
+                               .budget = f->budget,
+                               .dirty_max_percent = f->dirty_max_percent,
+                               .route = f->route};
     if (object_service_open(&oc, &f->service, &e) < 0)
         fail_msg("%s", e.text);
     f->session = object_session_new(f->service, WIRE_VIA_API);

@@ -376,7 +376,7 @@ static void test_room_of_what_is_not_in_the_origin(void **state)
     set_bucket(f, "write_delay=1h\n");
     assert_int_equal(bucket_find(f->service->buckets, SLICE_LIT("data"), &bucket, NULL), 0);
     assert_int_equal(store_disk_status(f->store, 0, &d), 0);
-    uint64_t most = d.limit_bytes / 100 * BACK_WATERMARK;
+    uint64_t most = d.limit_bytes / 100 * BACK_DIRTY_MAX;
     assert_int_equal(back_wait_room(b, bucket, GIB, /* may_refuse= */ true, NULL), 0);
     assert_int_equal(put_file(f, "k", 'a'), 0);
     assert_int_equal(back_wait_room(b, bucket, most - FILE_SIZE, /* may_refuse= */ true, NULL), 0);

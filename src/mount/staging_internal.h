@@ -14,6 +14,7 @@ struct staging_kept {
     bool may_be_published; /* the node was asked to, and the answer did not come */
     bool is_ending;        /* the file may be the published version already, and is written no more */
     bool is_moving;        /* between staging_hold and staging_end_move */
+    int32_t fault;         /* as in struct staging */
     bool is_clean;         /* what follows was published */
     int64_t size;
     struct timespec mtime;
@@ -30,8 +31,11 @@ struct staging {
     _Atomic bool is_unlinked;
     _Atomic bool may_be_mapped; /* by somebody who writes, beyond the last release */
     _Atomic bool is_published;  /* the origin has an object of that name */
-    bool is_of_before;          /* begun by a process before this one, whose publication may still run */
-    bool may_be_published;      /* by that one; both are set once, before others can know of it */
+    _Atomic int fault; /* of the disk, which did not take what was written: nothing is published any more,
+                          until the file is cut to 0 bytes */
+    _Atomic bool was_faulty; /* until then; the node, which knows of it, still has to give another file */
+    bool is_of_before;       /* begun by a process before this one, whose publication may still run */
+    bool may_be_published;   /* by that one; both are set once, before others can know of it */
 
     /* Covered by the node table's lock. */
     struct staging *next;

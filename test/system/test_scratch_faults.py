@@ -560,3 +560,18 @@ except PermissionError:
             assert m.process.wait(200) == 0
             m.process = None
         assert node.s3().get_object(Bucket=bucket, Key="d/h")["Body"].read() == b"bytes"
+
+
+def test_nobody_mounts_from_the_node_of_another(as_nobody, node):
+    """The node's socket is for its own uid and root: whoever else asks for a mount is told that, and nothing is mounted. (Seen to fail
+    where prepare_directory, net/sock_open.c, makes the directory for all, and the socket is for all.)"""
+    wrapper, directory_of = as_nobody
+    bucket = harness.scratch_bucket(node)
+    for path in pathlib.Path(node.socket_path).parents[1:]:  # up to the directory that the node has made
+        if os.stat(path).st_mode & 0o777 == 0o700:
+            os.chmod(path, 0o711)
+    at = directory_of("mount-")
+    done = subprocess.run([str(wrapper), "mount", "--socket", node.socket_path, bucket, str(at)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=200)
+    assert done.returncode == 1 and "Permission denied" in done.stderr, done
+    assert not mounted.is_mounted(at)

@@ -147,14 +147,15 @@ static int copy_object(struct mount *m, struct staging *s, int fd, struct err *e
 }
 
 /* In the place of the node's: the kernel tells each open file once what the disk did not take, and what it
- * has told the node is lost when the node is killed. */
+ * has told the node is lost when the node is killed. Who may not open it (another uid than the node's), or
+ * has no /proc, makes do with the node's. */
 static int open_own(int *fd)
 {
     char path[32];
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", *fd);
     int own = sys->open(path, O_RDWR | O_CLOEXEC, 0);
     if (own < 0)
-        return own;
+        return own == -EACCES || own == -ENOENT ? 0 : own;
     (void)close(*fd);
     *fd = own;
     return 0;

@@ -2,7 +2,8 @@
  * Files being written: who uses them (contract in staging.h). How their bytes leave is in staging_publish.c.
  *
  * States: STARTING (the node is asked for a staging file, and it is filled) -> READY -> ENDING (the last user
- * publishes). Who comes in STARTING or ENDING waits; a start that failed leaves nothing behind.
+ * publishes). Who comes in STARTING or ENDING waits; a start that failed leaves nothing behind. What is still
+ * mapped at the end is READY again (staging_late.c).
  *
  * Invariants:
  *  1. node->staging is set from STARTING until the end of ENDING. After that no descriptor of it may write
@@ -31,6 +32,7 @@ void staging_list_init(struct staging_list *l)
 {
     memset(l, 0, sizeof(*l));
     cond_init(&l->changed);
+    cond_init(&l->late_wake);
 }
 
 void staging_list_fini(struct staging_list *l)
@@ -38,6 +40,7 @@ void staging_list_fini(struct staging_list *l)
     assert(!l->first);
     free(l->slots);
     cond_fini(&l->changed);
+    cond_fini(&l->late_wake);
 }
 
 /* ---- for a process that takes over ---- */
@@ -461,7 +464,8 @@ void staging_release(struct mount *m, struct staging *s)
         spoil(m, s->node);
     staging_keep(m, s);
     staging_drop_target(m, s);
-    end(m, s);
+    if (!staging_goes_on_late(m, s))
+        end(m, s);
 }
 
 /* One that is ready and was not visited in this round, referenced. */

@@ -45,10 +45,12 @@ struct staging {
     struct timespec time_of_file;
     uint32_t refs;
     enum staging_state state;
-    bool is_busy;     /* someone publishes */
-    bool is_awaited;  /* is_busy by a process before this one, whose rename comes again */
-    bool is_resumed;  /* one of its users is stagings_resumed */
-    bool is_doubtful; /* between staging_begin_unlink and staging_end_unlink */
+    bool is_busy;        /* someone publishes */
+    bool is_awaited;     /* is_busy by a process before this one, whose rename comes again */
+    bool is_resumed;     /* one of its users is stagings_resumed */
+    bool is_late;        /* one of its users is the thread of staging_late.c, */
+    uint64_t late_round; /* which looked at it last then; 0: never */
+    bool is_doubtful;    /* between staging_begin_unlink and staging_end_unlink */
 
     /* Owned by whoever set is_busy. */
     bool has_handle; /* the node has a staging file of it: */
@@ -84,3 +86,6 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
 /* Alone (is_busy), and nobody writes any more: what could not be published is given to the node, which keeps
  * it until the user says what becomes of it. 0 also when there is nothing to be kept. */
 int staging_strand(struct mount *m, struct staging *s, struct err *e);
+/* Alone (ENDING, is_busy), with the node's staging file dropped: whether it goes on without users of the
+ * kernel's, because it is still mapped. It is READY and has the caller's reference then. */
+bool staging_goes_on_late(struct mount *m, struct staging *s);

@@ -248,6 +248,17 @@ int sys_pwrite_all(int fd, const void *p, size_t n, uint64_t offset)
     return 0;
 }
 
+bool sys_is_fault(int code)
+{
+    return code == -EIO || code == -ENOSPC || code == -EDQUOT;
+}
+
+int sys_take_fault(int fd, bool waits)
+{
+    int r = sys->sync_file_range(fd, 0, /* n, 0 is all: */ waits ? 0 : 1, SYNC_FILE_RANGE_WAIT_BEFORE);
+    return sys_is_fault(r) ? r : 0;
+}
+
 static inline void close_fd(int *fd)
 {
     if (*fd >= 0)

@@ -50,6 +50,11 @@ extern const struct sys sys_real;
  */
 int sys_pread_all(int fd, void *p, size_t n, uint64_t offset);
 int sys_pwrite_all(int fd, const void *p, size_t n, uint64_t offset);
+/* Whether `code`, of a sync, says that the disk did not take what was written. */
+bool sys_is_fault(int code);
+/* What the kernel has to tell of pages that the disk did not take, 0 when nothing: it tells each open file
+ * once, by this or by a sync. What is being written just now is waited for only with `waits`. */
+int sys_take_fault(int fd, bool waits);
 /* Whole small file, at most max bytes (-EFBIG); NUL behind it; *ret_p is the caller's to free. */
 int sys_read_file(const char *path, size_t max, char **ret_p, size_t *ret_n);
 /* Writes path.tmp, fsyncs, renames over path, fsyncs the directory: after a crash the old or the new file is

@@ -1,10 +1,12 @@
 /*
  * forebay explain: where the bytes of one file are, whether all of them are here, and whether opening it
- * leaves reading to the kernel; if not, why. A path below a mount is asked of the mount first, which knows
- * the object and how it is open; the rest the node knows.
+ * leaves reading to the kernel; if not, why; of a path below a mount also what its last slow operations
+ * waited for. A path below a mount is asked of the mount first, which knows the object and how it is open;
+ * the rest the node knows.
  */
 #include "cli/cli.h"
 #include "cli/command.h"
+#include "cli/mount_stats.h"
 
 #include "base/sys.h"
 #include "base/text.h"
@@ -28,9 +30,11 @@ static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
 static const struct command_usage usage = {
     .command = "forebay explain",
     .operands = "PATH|BUCKET/KEY",
-    .about = "Says where the bytes of a file are, which of them are on this machine, and whether the kernel "
-             "would read it\n"
-             "by itself when it is opened, or why not. PATH is below a mount; anything else is BUCKET/KEY.",
+    .about =
+        "Says where the bytes of a file are, which of them are on this machine, and whether the kernel "
+        "would read it\n"
+        "by itself when it is opened, or why not. PATH is below a mount, which tells what its last slow\n"
+        "reads of it waited for; anything else is BUCKET/KEY.",
     .min_operands = 1,
     .max_operands = 1,
 };
@@ -132,6 +136,8 @@ static void add_mount(const struct explain_report *m, json_t *o)
         "{s:s, s:b, s:i, s:i, s:b, s:b}", "directory", text_utf8(&directory, slice_str(m->directory)),
         "passthrough", (int)m->is_passthrough, "opens_by_passthrough", (int)m->n_passthrough, "other_opens",
         (int)m->n_plain, "kept_open", (int)m->is_kept, "being_written", (int)m->is_written);
+    if (j)
+        (void)json_object_set_new(j, "slow", mount_stats_slow_json(m->slow, m->n_slow));
     if (j)
         (void)json_object_set_new(o, "mount", j);
     if (!why)
@@ -254,6 +260,15 @@ static void print_mount(const json_t *m)
     (void)putchar('\n');
 }
 
+static void print_slow(const struct explain_report *m)
+{
+    for (uint32_t i = 0; i < m->n_slow; i++) {
+        line(i == 0 ? "slow" : "");
+        mount_stats_print_slow(&m->slow[i]);
+        (void)putchar('\n');
+    }
+}
+
 static void print_people(const struct subject *s, const json_t *o)
 {
     bool scratch = strcmp(command_text(o, "kind"), "scratch") == 0;
@@ -270,6 +285,7 @@ static void print_people(const struct subject *s, const json_t *o)
         print_mirror(o);
     if (json_object_get(o, "mount"))
         print_mount(json_object_get(o, "mount"));
+    print_slow(&s->mount);
     line("passthrough");
     if (is_true(o, "passthrough"))
         (void)printf("yes%s\n", s->has_mount ? "" : ", where the mount uses it");

@@ -88,17 +88,16 @@ static const char *waited_for(const struct stats_slow *x)
     return info ? info->name : "";
 }
 
-static json_t *slow_json(const struct stats_report *r)
+json_t *mount_stats_slow_json(const struct stats_slow *v, uint32_t n)
 {
     json_t *all = json_array();
-    for (uint32_t i = 0; i < r->n_slow; i++)
+    for (uint32_t i = 0; i < n; i++)
         (void)json_array_append_new(
-            all,
-            json_pack("{s:s, s:o, s:I, s:I, s:s, s:I}", "operation",
-                      stats_operation_name((enum stats_operation)r->slow[i].operation), "target",
-                      text_json(r->slow[i].target), "took_ms", (json_int_t)(r->slow[i].took_ns / NS_PER_MS),
-                      "ago_ms", (json_int_t)(r->slow[i].ago_ns / NS_PER_MS), "waited_for",
-                      waited_for(&r->slow[i]), "waited_ms", (json_int_t)(r->slow[i].waited_ns / NS_PER_MS)));
+            all, json_pack("{s:s, s:o, s:I, s:I, s:s, s:I}", "operation",
+                           stats_operation_name((enum stats_operation)v[i].operation), "target",
+                           text_json(v[i].target), "took_ms", (json_int_t)(v[i].took_ns / NS_PER_MS),
+                           "ago_ms", (json_int_t)(v[i].ago_ns / NS_PER_MS), "waited_for", waited_for(&v[i]),
+                           "waited_ms", (json_int_t)(v[i].waited_ns / NS_PER_MS)));
     return all;
 }
 
@@ -110,8 +109,9 @@ static void print_json(const struct stats_report *r)
         "profile", r->is_openless ? "read-only" : "default", "node", text_json(r->node), "read_only",
         (int)r->is_read_only, "passthrough", (int)r->is_passthrough, "reason", text_json(r->reason), "pid",
         (json_int_t)r->pid, "up_ms", (json_int_t)r->up_ms, "open_files", (json_int_t)r->open_files,
-        "operations", operations_json(r), "running", running_json(r), "slow", slow_json(r), "hit_share",
-        share_json(hit_share(r)), "passthrough_share", share_json(passthrough_share(r)));
+        "operations", operations_json(r), "running", running_json(r), "slow",
+        mount_stats_slow_json(r->slow, r->n_slow), "hit_share", share_json(hit_share(r)), "passthrough_share",
+        share_json(passthrough_share(r)));
 #define X(NAME, name, doc)                                                                                   \
     (void)json_object_set_new(o, #name, json_integer((json_int_t)r->counters[STATS_##NAME]));
     STATS_COUNTERS(X)
@@ -202,6 +202,18 @@ static void print_operations(const struct stats_report *r, const struct stats_re
     }
 }
 
+void mount_stats_print_slow(const struct stats_slow *x)
+{
+    char ago[TEXT_SIZE_MAX];
+    (void)printf("%s took", stats_operation_name((enum stats_operation)x->operation));
+    print_time(x->took_ns);
+    if (x->waited_op) {
+        (void)printf(", of which the node's %s", waited_for(x));
+        print_time(x->waited_ns);
+    }
+    (void)printf(", %s ago", text_duration(x->ago_ns / NS_PER_MS, ago));
+}
+
 static void print_now(const struct stats_report *r)
 {
     for (uint32_t i = 0; i < MIN(r->n_running, (uint32_t)SHOWN_RUNS); i++) {
@@ -211,15 +223,9 @@ static void print_now(const struct stats_report *r)
         (void)putchar('\n');
     }
     for (uint32_t i = 0; i < MIN(r->n_slow, (uint32_t)SHOWN_SLOWS); i++) {
-        char ago[TEXT_SIZE_MAX];
-        (void)printf("%s%s took", i == 0 ? "\nslow:    " : "         ",
-                     stats_operation_name((enum stats_operation)r->slow[i].operation));
-        print_time(r->slow[i].took_ns);
-        if (r->slow[i].waited_op) {
-            (void)printf(", of which the node's %s", waited_for(&r->slow[i]));
-            print_time(r->slow[i].waited_ns);
-        }
-        (void)printf(", %s ago: ", text_duration(r->slow[i].ago_ns / NS_PER_MS, ago));
+        (void)fputs(i == 0 ? "\nslow:    " : "         ", stdout);
+        mount_stats_print_slow(&r->slow[i]);
+        (void)fputs(": ", stdout);
         command_print_name(stdout, slice_str(r->slow[i].target));
         (void)putchar('\n');
     }

@@ -25,7 +25,9 @@ int explain_ask(const char *path, struct explain_report *ret, struct err *e)
     ret->bucket[sizeof(ret->bucket) - 1] = ret->key[sizeof(ret->key) - 1] = '\0';
     ret->directory[sizeof(ret->directory) - 1] = ret->node[sizeof(ret->node) - 1] = '\0';
     ret->reason[sizeof(ret->reason) - 1] = '\0';
-    return 0;
+    return stats_check_slow(ret->slow, &ret->n_slow)
+               ? 0
+               : err_set(e, -ENOTTY, "%s: the mount is of another version of forebay", path);
 }
 
 /* ---- the side of the mount ---- */
@@ -38,6 +40,15 @@ static void tell_how_open(struct mount *m, struct node *n, struct explain_report
     ret->n_passthrough = n->n_passthrough;
     ret->is_written = n->staging != NULL;
     ret->is_kept = n->n_passthrough == 0 && n->n_plain == 0 && n->backing_file;
+}
+
+/* Also of what the kernel, and so the mount, knows no more. */
+static void tell_slow(struct mount *m, struct node *parent, struct slice name, struct explain_report *ret)
+{
+    _cleanup_buf_ struct buf path = BUF_INIT(MOUNT_KEY_MAX_BYTES);
+    if (node_path(m->nodes, parent, &path) == 0 && (path.n == 0 || buf_char(&path, '/') == 0) &&
+        buf_append(&path, name.p, name.n) == 0)
+        ret->n_slow = stats_fill_slow(m->stats, stats_about(buf_view(&path)), ret->slow);
 }
 
 static int tell_mirror(struct mount *m, fuse_ino_t directory, struct explain_report *ret)
@@ -54,6 +65,8 @@ static int tell_mirror(struct mount *m, fuse_ino_t directory, struct explain_rep
     }
     if (n)
         tell_how_open(m, n, ret);
+    if (r == 0 && name.n > 0)
+        tell_slow(m, parent, name, ret);
     node_unref(m->nodes, n);
     node_unref(m->nodes, parent);
     return r;
@@ -74,6 +87,7 @@ static int tell_tree(struct mount *m, fuse_ino_t directory, struct explain_repor
         ret->ino = rep.inode.ino;
         ret->is_directory = S_ISDIR(rep.inode.mode);
     }
+    ret->n_slow = stats_fill_slow(m->stats, ret->ino, ret->slow);
     struct tree_file *f = tree_file_find(m, ret->ino);
     if (!f)
         return 0;

@@ -1,11 +1,12 @@
 /*
  * `forebay explain PATH`, the part that the mount knows: which object or inode a path is, how it is open
- * there now, and whether the mount uses passthrough at all. What is on the disks the node says (EXPLAIN of
- * the wire protocol).
+ * there now, what took long about it lately, and whether the mount uses passthrough at all. What is on the
+ * disks the node says (EXPLAIN of the wire protocol).
  */
 #pragma once
 
 #include "base/err.h"
+#include "mount/stats.h"
 
 #define EXPLAIN_NAME_BYTES 256
 #define EXPLAIN_KEY_BYTES  1040
@@ -23,6 +24,8 @@ struct explain_report {
     uint32_t n_plain, n_passthrough; /* opens of it now, by this mount */
     bool is_kept;                    /* kept open after its last close */
     bool is_written;                 /* being written through this mount */
+    uint32_t n_slow;                 /* of the mount's last slow operations those that were about it */
+    struct stats_slow slow[STATS_SLOW_MAX];
 };
 
 /* Asks the mount that a path lies in; symbolic links are followed. -ENOENT, -ENOTTY: not in a mount of

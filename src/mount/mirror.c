@@ -126,6 +126,7 @@ static void start_mirror(struct mount *m)
 static void end_mirror(struct mount *m)
 {
     warm_end(m->warm);
+    stagings_end_late(m);
 }
 
 static void flush_mirror(struct mount *m, struct mount_flush_report *ret)

@@ -15,8 +15,9 @@
  * A file opened for reading and writing (O_RDWR) may be mapped for writing. The kernel drops our file when a
  * passthrough mapping is made, so that RELEASE comes although stores still can; such a file is therefore
  * opened plainly, through the page cache. Only where an inode is open by passthrough already there is no
- * choice: then its staging file does not become the cached copy (staging_expect_mapping). O_SYNC and O_DSYNC
- * open plainly, too, so that each write is published; beside one that is open by passthrough they cannot.
+ * choice: then its staging file does not become the cached copy (staging_expect_mapping), and is looked at
+ * until the mapping has ended (staging_late.c). O_SYNC and O_DSYNC open plainly, too, so that each write is
+ * published; beside one that is open by passthrough they cannot.
  *
  * A file is opened for writing only when it is not open, or is being written here; otherwise the program's
  * open fails with ESTALE inside the kernel, which looks the name up again, gets a new inode and opens that.

@@ -2,7 +2,8 @@
  * Files being written: who uses them (contract in staging.h). How their bytes leave is in staging_publish.c.
  *
  * States: STARTING (the node is asked for a staging file, and it is filled) -> READY -> ENDING (the last user
- * publishes). Who comes in STARTING or ENDING waits; a start that failed leaves nothing behind.
+ * publishes). Who comes in STARTING or ENDING waits; a start that failed leaves nothing behind. What is still
+ * mapped at the end is READY again (staging_late.c).
  *
  * Invariants:
  *  1. node->staging is set from STARTING until the end of ENDING. After that no descriptor of it may write
@@ -19,6 +20,8 @@
 #include "mount/before.h"
 #include "net/posix_meta.h"
 
+#include <fcntl.h>
+
 #define COPY_BYTES         MIB
 #define NS_PER_S           ((uint64_t)1000000000)
 #define STAGING_KEPT_MAGIC 0x73746b65u
@@ -29,6 +32,7 @@ void staging_list_init(struct staging_list *l)
 {
     memset(l, 0, sizeof(*l));
     cond_init(&l->changed);
+    cond_init(&l->late_wake);
 }
 
 void staging_list_fini(struct staging_list *l)
@@ -36,6 +40,7 @@ void staging_list_fini(struct staging_list *l)
     assert(!l->first);
     free(l->slots);
     cond_fini(&l->changed);
+    cond_fini(&l->late_wake);
 }
 
 /* ---- for a process that takes over ---- */
@@ -68,6 +73,7 @@ void staging_keep(struct mount *m, struct staging *s)
         return;
     c->is_published = atomic_load(&s->is_published);
     c->may_be_mapped = atomic_load(&s->may_be_mapped);
+    c->fault = atomic_load(&s->fault);
     c->is_clean = c->has_time = false;
     atomic_signal_fence(memory_order_seq_cst);
     c->time_ns = s->time_ns;
@@ -143,6 +149,21 @@ static int copy_object(struct mount *m, struct staging *s, int fd, struct err *e
     return r;
 }
 
+/* In the place of the node's: the kernel tells each open file once what the disk did not take, and what it
+ * has told the node is lost when the node is killed. Who may not open it (another uid than the node's), or
+ * has no /proc, makes do with the node's. */
+static int open_own(int *fd)
+{
+    char path[32];
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", *fd);
+    int own = sys->open(path, O_RDWR | O_CLOEXEC, 0);
+    if (own < 0)
+        return own == -EACCES || own == -ENOENT ? 0 : own;
+    (void)close(*fd);
+    *fd = own;
+    return 0;
+}
+
 static int begin(struct mount *m, struct staging *s, enum staging_start start, struct err *e)
 {
     _cleanup_close_ int fd = -1;
@@ -152,6 +173,12 @@ static int begin(struct mount *m, struct staging *s, enum staging_start start, s
     if (r < 0) {
         staging_drop_target(m, s);
         return r;
+    }
+    if (r == 0)
+        r = open_own(&fd);
+    if (r < 0) {
+        staging_drop_target(m, s);
+        return err_errno(e, r, "the staging file");
     }
     atomic_store(&s->is_published, start != STAGING_NEW);
     atomic_store(&s->fd, TAKE_FD(fd));
@@ -437,7 +464,8 @@ void staging_release(struct mount *m, struct staging *s)
         spoil(m, s->node);
     staging_keep(m, s);
     staging_drop_target(m, s);
-    end(m, s);
+    if (!staging_goes_on_late(m, s))
+        end(m, s);
 }
 
 /* One that is ready and was not visited in this round, referenced. */
@@ -511,6 +539,11 @@ void staging_changed(struct staging *s)
 int staging_truncate(struct staging *s, uint64_t size_bytes)
 {
     int r = sys->ftruncate(staging_fd(s), size_bytes);
+    if (r == 0 && size_bytes == 0 &&
+        atomic_load(&s->fault) < 0) { /* whatever is there next is written anew */
+        atomic_store(&s->was_faulty, true);
+        atomic_store(&s->fault, 0);
+    }
     staging_changed(s);
     return r;
 }
@@ -683,6 +716,7 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
     s->may_be_published = c->may_be_published;
     atomic_store(&s->is_unlinked, c->is_unlinked);
     atomic_store(&s->may_be_mapped, c->may_be_mapped);
+    atomic_store(&s->fault, c->fault);
     s->is_clean = c->is_clean;
     s->seen_stat.st_size = c->size;
     s->seen_stat.st_mtim = c->mtime;

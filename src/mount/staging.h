@@ -11,6 +11,7 @@
 #include "base/lock.h"
 #include "client/client.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
 
 struct mount;
@@ -28,6 +29,9 @@ struct staging_list {
     struct staging_pause *pauses;
     struct cond changed; /* the state of any of them */
     struct staging *first;
+    pthread_t late_thread; /* has_thread; staging_late.c */
+    struct cond late_wake; /* is_over */
+    bool has_thread, is_over;
     bool *slots; /* of the keeper: which are taken */
     size_t n_slots;
     uint32_t n_failed; /* files whose last bytes could not be published */
@@ -68,8 +72,8 @@ bool staging_is_refused(struct mount *m, const struct node *n);
 void staging_publish_all(struct mount *m);
 
 int staging_fd(const struct staging *s);
-/* Somebody may go on storing into a mapping after the last release: the file is not handed over to the cache.
- */
+/* Somebody may go on storing into a mapping after the last release: the file is not handed over to the cache,
+ * and looked at until the mapping has ended. */
 void staging_expect_mapping(struct staging *s);
 /* After a change made by this process. */
 void staging_changed(struct staging *s);
@@ -113,5 +117,7 @@ struct staging *staging_join_locked(struct node *n);
  * leave (staging_resumed) when the kernel has said again what it had not been answered. */
 void stagings_resume(struct mount *m);
 void stagings_resumed(struct mount *m);
+/* From here on none is kept for a mapping that outlives the last close; those that are, are given up. */
+void stagings_end_late(struct mount *m);
 /* For the node table's lock's holder: whether the node's file has never been published. */
 bool staging_is_unpublished(const struct staging *s);

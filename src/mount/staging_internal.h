@@ -14,6 +14,7 @@ struct staging_kept {
     bool may_be_published; /* the node was asked to, and the answer did not come */
     bool is_ending;        /* the file may be the published version already, and is written no more */
     bool is_moving;        /* between staging_hold and staging_end_move */
+    int32_t fault;         /* as in struct staging */
     bool is_clean;         /* what follows was published */
     int64_t size;
     struct timespec mtime;
@@ -30,8 +31,11 @@ struct staging {
     _Atomic bool is_unlinked;
     _Atomic bool may_be_mapped; /* by somebody who writes, beyond the last release */
     _Atomic bool is_published;  /* the origin has an object of that name */
-    bool is_of_before;          /* begun by a process before this one, whose publication may still run */
-    bool may_be_published;      /* by that one; both are set once, before others can know of it */
+    _Atomic int fault; /* of the disk, which did not take what was written: nothing is published any more,
+                          until the file is cut to 0 bytes */
+    _Atomic bool was_faulty; /* until then; the node, which knows of it, still has to give another file */
+    bool is_of_before;       /* begun by a process before this one, whose publication may still run */
+    bool may_be_published;   /* by that one; both are set once, before others can know of it */
 
     /* Covered by the node table's lock. */
     struct staging *next;
@@ -41,10 +45,12 @@ struct staging {
     struct timespec time_of_file;
     uint32_t refs;
     enum staging_state state;
-    bool is_busy;     /* someone publishes */
-    bool is_awaited;  /* is_busy by a process before this one, whose rename comes again */
-    bool is_resumed;  /* one of its users is stagings_resumed */
-    bool is_doubtful; /* between staging_begin_unlink and staging_end_unlink */
+    bool is_busy;        /* someone publishes */
+    bool is_awaited;     /* is_busy by a process before this one, whose rename comes again */
+    bool is_resumed;     /* one of its users is stagings_resumed */
+    bool is_late;        /* one of its users is the thread of staging_late.c, */
+    uint64_t late_round; /* which looked at it last then; 0: never */
+    bool is_doubtful;    /* between staging_begin_unlink and staging_end_unlink */
 
     /* Owned by whoever set is_busy. */
     bool has_handle; /* the node has a staging file of it: */
@@ -80,3 +86,6 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
 /* Alone (is_busy), and nobody writes any more: what could not be published is given to the node, which keeps
  * it until the user says what becomes of it. 0 also when there is nothing to be kept. */
 int staging_strand(struct mount *m, struct staging *s, struct err *e);
+/* Alone (ENDING, is_busy), with the node's staging file dropped: whether it goes on without users of the
+ * kernel's, because it is still mapped. It is READY and has the caller's reference then. */
+bool staging_goes_on_late(struct mount *m, struct staging *s);

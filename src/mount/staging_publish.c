@@ -13,7 +13,10 @@
  *  2. Writers write into one file (`fd`) for the staging's whole life. When the node was restarted or the
  * file renamed, the node's staging file is gone: a new one is made, and each publication copies the bytes
  * there.
- *  3. An error is returned to whoever asked for the publication, and the bytes stay: the next one tries
+ *  3. What the disk did not take is published by nobody, also when the node was restarted, which then knows
+ * of it no more (fault): pages may be as they were before. `fd` is an open file of our own, so that the
+ * kernel tells us as well as the node.
+ *  4. An error is returned to whoever asked for the publication, and the bytes stay: the next one tries
  * again. The last release does not repeat what failed before in the same state: then the node keeps the bytes
  * (STRAND), and only when it cannot they are lost, which the log says.
  *
@@ -87,12 +90,25 @@ static int copy_bytes(int from, int to, uint64_t size, struct err *e)
     return r < 0 ? err_errno(e, r, "copy of the staging file") : 0;
 }
 
+/* What the disk did not take, as the kernel has told us now or before. */
+static int look_for_fault(struct staging *s, bool waits, struct err *e)
+{
+    int r = atomic_load(&s->fault) < 0 ? 0 : sys_take_fault(staging_fd(s), waits);
+    if (r < 0)
+        atomic_store(&s->fault, r);
+    r = atomic_load(&s->fault);
+    return r < 0 ? err_errno(e, r, "what was written to the staging file") : 0;
+}
+
 /* Makes the node's staging file hold the bytes, and its handle usable. */
 static int prepare(struct mount *m, struct staging *s, uint64_t size, struct err *e)
 {
+    int r;
+    if (atomic_exchange(&s->was_faulty, false))
+        staging_drop_target(m, s);
     if (!s->has_handle) {
         int fd = -1;
-        int r = staging_target(m, s, &fd, e);
+        r = staging_target(m, s, &fd, e);
         if (r < 0) {
             staging_drop_target(m, s);
             return r;
@@ -100,7 +116,8 @@ static int prepare(struct mount *m, struct staging *s, uint64_t size, struct err
         macro_close(&s->target_fd);
         s->target_fd = fd;
     }
-    return s->target_fd < 0 ? 0 : copy_bytes(staging_fd(s), s->target_fd, size, e);
+    r = s->target_fd < 0 ? 0 : copy_bytes(staging_fd(s), s->target_fd, size, e);
+    return r == 0 && s->target_fd >= 0 ? look_for_fault(s, /* waits= */ true, e) : r;
 }
 
 /* Mode, owner and time as they are now: of the bytes that were seen. */
@@ -192,6 +209,26 @@ bool staging_is_clean_alone(struct staging *s)
 
 /* ---- publishing ---- */
 
+static int send_bytes(struct mount *m, struct staging *s, uint64_t size, bool is_last, struct err *e)
+{
+    int r = look_for_fault(s, /* waits= */ false, e);
+    bool tries = r == 0;
+    for (int i = 0; tries && i < TRIES; i++) {
+        r = prepare(m, s, size, e);
+        if (r == 0)
+            r = commit(m, s, size, /* is_new= */ true, is_last, e);
+        tries = r == -EBADF;
+    }
+    if (r < 0) { /* the node may have been told of a fault */
+        struct err ignored = {0};
+        (void)look_for_fault(s, /* waits= */ true, &ignored);
+        if (s->target_fd >=
+            0) /* of that file, and takes no other commit of it: the next try makes a new one */
+            staging_drop_target(m, s);
+    }
+    return r;
+}
+
 static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struct err *e)
 {
     struct stat seen;
@@ -201,8 +238,10 @@ static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struc
      * moves the time on. */
     look(s, &seen, &changes);
     int r = atomic_load(&s->may_be_mapped) ? sys->fdatasync(staging_fd(s)) : 0;
-    if (r < 0)
-        return err_errno(e, r, "fdatasync of the staging file");
+    if (r < 0) {
+        int none = 0;
+        (void)atomic_compare_exchange_strong(&s->fault, &none, r);
+    }
     s->seen_stat = seen;
     s->seen_changes = changes;
     uint64_t size = (uint64_t)s->seen_stat.st_size;
@@ -210,13 +249,7 @@ static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struc
         before_wait();
     if (s->kept) /* until staging_keep, when this process is killed */
         s->kept->may_be_published = true;
-    for (int i = 0; i < TRIES; i++) {
-        r = prepare(m, s, size, e);
-        if (r == 0)
-            r = commit(m, s, size, /* is_new= */ true, is_last, e);
-        if (r != -EBADF)
-            break;
-    }
+    r = send_bytes(m, s, size, is_last, e);
     s->is_clean = r == 0;
     s->has_failed = r < 0;
     (void)snprintf(s->failed_text, sizeof(s->failed_text), "%s", e && e->text[0] ? e->text : err_text(r));
@@ -280,7 +313,8 @@ int staging_strand(struct mount *m, struct staging *s, struct err *e)
 {
     if (s->is_clean || !s->has_failed || staging_is_unlinked(m, s))
         return 0;
-    int r = -EBADF;
+    int r = look_for_fault(s, /* waits= */ true, e);
+    r = r < 0 ? r : -EBADF;
     for (int i = 0; i < TRIES && r == -EBADF; i++)
         r = strand_once(m, s, (uint64_t)s->seen_stat.st_size, e);
     return r == -EBADF ? -EIO : r;

@@ -14,6 +14,7 @@
  */
 #include "mount/stats.h"
 
+#include "base/hash.h"
 #include "base/sys.h"
 #include "mount/tree.h"
 
@@ -37,6 +38,7 @@ struct slow {
     uint32_t operation;
     uint64_t took_ns, ended_ns;
     struct client_waits waits;
+    uint64_t about; /* inode number, or stats_about; 0: not known any more */
     char target[STATS_TARGET_BYTES];
 };
 
@@ -152,11 +154,18 @@ static struct running *begin(struct stats *s, enum stats_operation op)
     return r;
 }
 
-/* What an operation was about, as far as it is still known. */
-static void name_target(struct mount *m, fuse_ino_t ino, char ret[STATS_TARGET_BYTES])
+uint64_t stats_about(struct slice path)
 {
+    return hash_placement(path);
+}
+
+/* What an operation was about, as far as it is still known. */
+static void name_target(struct mount *m, fuse_ino_t ino, struct slow *slow)
+{
+    char *ret = slow->target;
     if (!m->nodes) {
-        (void)snprintf(ret, STATS_TARGET_BYTES, "inode %llu", (unsigned long long)tree_ino(m, ino));
+        slow->about = tree_ino(m, ino);
+        (void)snprintf(ret, STATS_TARGET_BYTES, "inode %llu", (unsigned long long)slow->about);
         return;
     }
     _cleanup_buf_ struct buf path = BUF_INIT(MOUNT_KEY_MAX_BYTES);
@@ -165,6 +174,7 @@ static void name_target(struct mount *m, fuse_ino_t ino, char ret[STATS_TARGET_B
         size_t skip = path.n < STATS_TARGET_BYTES ? 0 : path.n - STATS_TARGET_BYTES + 1; /* keep the end */
         memcpy(ret, path.p + skip, path.n - skip);
         ret[path.n - skip] = '\0';
+        slow->about = stats_about(buf_view(&path));
     }
     node_unref(m->nodes, n);
 }
@@ -176,7 +186,7 @@ static void note_slow(struct mount *m, enum stats_operation op, fuse_ino_t ino, 
                         .took_ns = took_ns,
                         .ended_ns = sys->mono_ns(),
                         .waits = client_waits_end()};
-    name_target(m, ino, slow.target);
+    name_target(m, ino, &slow);
     LOCK_SCOPE(&s->lock);
     s->slow[s->n_slow++ % STATS_SLOW_MAX] = slow;
 }
@@ -247,19 +257,28 @@ static void fill_running(struct stats *s, uint64_t now_ns, struct stats_report *
     }
 }
 
-static void fill_slow(struct stats *s, uint64_t now_ns, struct stats_report *ret)
+static uint32_t fill_slow(struct stats *s, const uint64_t *about, struct stats_slow ret[STATS_SLOW_MAX])
 {
+    uint64_t now_ns = sys->mono_ns();
+    uint32_t n = 0;
     LOCK_SCOPE(&s->lock);
-    ret->n_slow = (uint32_t)MIN(s->n_slow, (uint64_t)STATS_SLOW_MAX);
-    for (uint32_t i = 0; i < ret->n_slow; i++) {
+    for (uint64_t i = 0; i < MIN(s->n_slow, (uint64_t)STATS_SLOW_MAX); i++) {
         const struct slow *x = &s->slow[(s->n_slow - 1 - i) % STATS_SLOW_MAX];
-        ret->slow[i] = (struct stats_slow){.operation = x->operation,
-                                           .took_ns = x->took_ns,
-                                           .waited_ns = MIN(x->waits.ns, x->took_ns),
-                                           .waited_op = x->waits.longest_op,
-                                           .ago_ns = now_ns > x->ended_ns ? now_ns - x->ended_ns : 0};
-        memcpy(ret->slow[i].target, x->target, sizeof(x->target));
+        if (about && x->about != *about)
+            continue;
+        ret[n] = (struct stats_slow){.operation = x->operation,
+                                     .took_ns = x->took_ns,
+                                     .waited_ns = MIN(x->waits.ns, x->took_ns),
+                                     .waited_op = x->waits.longest_op,
+                                     .ago_ns = now_ns > x->ended_ns ? now_ns - x->ended_ns : 0};
+        memcpy(ret[n++].target, x->target, sizeof(x->target));
     }
+    return n;
+}
+
+uint32_t stats_fill_slow(struct stats *s, uint64_t about, struct stats_slow ret[STATS_SLOW_MAX])
+{
+    return fill_slow(s, &about, ret);
 }
 
 void stats_fill(struct stats *s, struct stats_report *ret)
@@ -271,5 +290,5 @@ void stats_fill(struct stats *s, struct stats_report *ret)
     for (size_t i = 0; i < STATS_N_OPERATIONS; i++)
         fill_latency(&s->latencies[i], &ret->operations[i]);
     fill_running(s, now_ns, ret);
-    fill_slow(s, now_ns, ret);
+    ret->n_slow = fill_slow(s, /* about= */ NULL, ret->slow);
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "base/slice.h"
 
 /* X(name, parameters, arguments): the operations of struct fuse_lowlevel_ops that are counted. Each has a
  * request `req` and an inode `ino`. */
@@ -100,6 +101,15 @@ enum stats_counter {
 #define STATS_SLOW_NS      (100 * (uint64_t)1000000)
 #define STATS_TARGET_BYTES 160
 
+/* An operation that took long. In an array: newest first. */
+struct stats_slow {
+    uint32_t operation;
+    uint64_t took_ns, ago_ns;
+    uint64_t waited_ns;              /* of it, for answers of the node */
+    uint32_t waited_op;              /* enum wire_op of the one that took longest; 0: for none */
+    char target[STATS_TARGET_BYTES]; /* the path below the mount, or "inode N" */
+};
+
 /* What one mount says of itself. Strings end with NUL, cut where they are longer. */
 struct stats_report {
     uint32_t pid;
@@ -121,19 +131,16 @@ struct stats_report {
         uint32_t operation;
         uint64_t for_ns;
     } running[STATS_RUNNING_MAX];
-    struct stats_slow { /* newest first */
-        uint32_t operation;
-        uint64_t took_ns, ago_ns;
-        uint64_t waited_ns;              /* of it, for answers of the node */
-        uint32_t waited_op;              /* enum wire_op of the one that took longest; 0: for none */
-        char target[STATS_TARGET_BYTES]; /* the path below the mount, or "inode N" */
-    } slow[STATS_SLOW_MAX];
+    struct stats_slow slow[STATS_SLOW_MAX];
 };
 
 const char *stats_operation_name(enum stats_operation op);
 
 /* Asks the mount at a directory, or at one below it. -ENOTTY: not a mount of ours, or of another version. */
 int stats_ask(const char *directory, struct stats_report *ret, struct err *e);
+/* Of an answer that a mount gave: its strings end, and `*n` is no more than the array holds. false: it is of
+ * a mount of another version. */
+bool stats_check_slow(struct stats_slow slow[STATS_SLOW_MAX], uint32_t *n);
 
 /* ---- for the mount's process ---- */
 
@@ -151,6 +158,10 @@ void stats_read(struct stats *s, size_t n, bool is_here);
 void stats_opened(struct stats *s, bool is_writable, bool is_passthrough);
 /* What the counters say now; the rest is left untouched. */
 void stats_fill(struct stats *s, struct stats_report *ret);
+/* Those of the slow ones that were about one file: of a scratch bucket its inode number, else stats_about of
+ * its path below the mount. Gives how many. */
+uint32_t stats_fill_slow(struct stats *s, uint64_t about, struct stats_slow ret[STATS_SLOW_MAX]);
+uint64_t stats_about(struct slice path);
 
 /* Times are counted in places: up to 1 us one, then four for each power of two. */
 #define STATS_PLACES 112

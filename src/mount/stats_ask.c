@@ -1,6 +1,18 @@
 /* Asking a mount what it does, and its answer (contract in stats.h). */
 #include "mount/tree.h"
 
+bool stats_check_slow(struct stats_slow slow[STATS_SLOW_MAX], uint32_t *n)
+{
+    bool is_known = true;
+    *n = MIN(*n, (uint32_t)STATS_SLOW_MAX);
+    for (uint32_t i = 0; i < *n; i++) {
+        is_known = is_known && slow[i].operation < STATS_N_OPERATIONS &&
+                   (slow[i].waited_op == 0 || wire_op_info(slow[i].waited_op));
+        slow[i].target[STATS_TARGET_BYTES - 1] = '\0';
+    }
+    return is_known;
+}
+
 int stats_ask(const char *directory, struct stats_report *ret, struct err *e)
 {
     int r = mount_ask_directory(directory, MOUNT_IOC_STATS, ret, e);
@@ -9,15 +21,9 @@ int stats_ask(const char *directory, struct stats_report *ret, struct err *e)
     ret->bucket[sizeof(ret->bucket) - 1] = ret->directory[sizeof(ret->directory) - 1] = '\0';
     ret->node[sizeof(ret->node) - 1] = ret->reason[sizeof(ret->reason) - 1] = '\0';
     ret->n_running = MIN(ret->n_running, (uint32_t)STATS_RUNNING_MAX);
-    ret->n_slow = MIN(ret->n_slow, (uint32_t)STATS_SLOW_MAX);
-    bool is_known = true;
+    bool is_known = stats_check_slow(ret->slow, &ret->n_slow);
     for (uint32_t i = 0; i < ret->n_running; i++)
         is_known = is_known && ret->running[i].operation < STATS_N_OPERATIONS;
-    for (uint32_t i = 0; i < ret->n_slow; i++) {
-        is_known = is_known && ret->slow[i].operation < STATS_N_OPERATIONS &&
-                   (ret->slow[i].waited_op == 0 || wire_op_info(ret->slow[i].waited_op));
-        ret->slow[i].target[STATS_TARGET_BYTES - 1] = '\0';
-    }
     return is_known ? 0 : err_set(e, -ENOTTY, "%s: the mount is of another version of forebay", directory);
 }
 

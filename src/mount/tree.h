@@ -99,6 +99,13 @@ struct tree_seen {
     int64_t ctime_ns;
 };
 
+#define TREE_TOLD 65536 /* files whose size, as the kernel was told it, is remembered */
+
+/* What the kernel was told last, while there is another mount. */
+struct tree_told {
+    uint64_t ino, size_bytes;
+};
+
 struct tree {
     struct id128 id;  /* of this mount, in numbered requests */
     uint64_t root;    /* the inode that the kernel calls 1 */
@@ -107,6 +114,7 @@ struct tree {
     struct tree_handle *handles;
     struct tree_dir *dirs;
     struct tree_seen seen[TREE_PLACES];
+    struct tree_told told[TREE_TOLD];
     struct tree_waiters *waiters;
     struct tree_watch *watch;
     struct tree_closer *closer;
@@ -168,6 +176,8 @@ struct tree_file *tree_file_ref(struct mount *m, struct tree_file *f);
 void tree_file_unref(struct mount *m, struct tree_file *f);
 /* Attributes of an inode as the node has just said; remembered while it is open. */
 void tree_file_note(struct mount *m, const struct wire_inode *x);
+/* The kernel is being told of its size. */
+void tree_file_told(struct mount *m, const struct wire_inode *x);
 /* What was noted last. false: nothing. */
 bool tree_file_known(struct mount *m, struct tree_file *f, struct wire_inode *ret);
 /* A descriptor for reading or writing, or -1; for those who have it open. */

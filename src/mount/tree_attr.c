@@ -63,6 +63,7 @@ void tree_fill_entry(struct mount *m, const struct wire_inode *x, struct fuse_en
                                      .attr_timeout = tree_attr_timeout_s(m, x),
                                      .entry_timeout = tree_name_timeout_s(m)};
     tree_stat(x, &ret->attr);
+    tree_file_told(m, x);
 }
 
 void tree_reply_entry(fuse_req_t req, const struct wire_inode *x)
@@ -81,6 +82,7 @@ static void reply_attr_within(fuse_req_t req, const struct wire_inode *x, double
     struct stat st;
     tree_stat(x, &st);
     double timeout_s = tree_attr_timeout_s(m, x);
+    tree_file_told(m, x);
     (void)fuse_reply_attr(req, &st, MIN(timeout_s, most_s));
 }
 

@@ -20,7 +20,8 @@
  *
  * Pages of a plain file stay in the kernel's cache when nobody here has it open for writing, and size and
  * ctime are as they were when it was opened last; otherwise an open drops them, so that what other mounts
- * closed before is seen.
+ * closed before is seen. Where the kernel was told another size than the file has by now it is to ask again:
+ * without that it reads no further.
  *
  * Invariants:
  *  1. While n_open > 0 a grant of the node is held, unless the node was restarted and has forgotten the
@@ -239,6 +240,28 @@ static bool is_unchanged(struct mount *m, struct tree_file *f)
     return is_same;
 }
 
+/* ---- whether the kernel knows the size ---- */
+
+void tree_file_told(struct mount *m, const struct wire_inode *x)
+{
+    if (!S_ISREG(x->mode) || tree_is_alone(m))
+        return;
+    LOCK_SCOPE(&m->tree->lock);
+    m->tree->told[hash_mix(x->ino, 0) % TREE_TOLD] =
+        (struct tree_told){.ino = x->ino, .size_bytes = x->size_bytes};
+}
+
+static bool is_told(struct mount *m, const struct tree_file *f)
+{
+    struct stat st = {0}; /* without a file: no bytes */
+    int fd = tree_file_fd(f);
+    if (atomic_load(&f->write_fd) >= 0 || (fd >= 0 && sys->fstat(fd, &st) < 0))
+        return false; /* the kernel counts by itself what is written here */
+    LOCK_SCOPE(&m->tree->lock);
+    const struct tree_told *told = &m->tree->told[hash_mix(f->ino, 0) % TREE_TOLD];
+    return told->ino == f->ino && told->size_bytes == (uint64_t)st.st_size;
+}
+
 /* ---- opening ---- */
 
 /* Gets what an open of this kind needs from the node, where it is not there yet. */
@@ -263,6 +286,14 @@ static int get_grant(struct mount *m, struct tree_file *f, uint32_t flags, struc
 static void forget(struct mount *m, struct tree_file *f)
 {
     (void)fuse_lowlevel_notify_inval_inode(m->se, tree_id(m, f->ino), -1, 0);
+}
+
+/* What another mount has written and closed is read whole by who opens the file then, although the kernel may
+ * still believe in an older size. */
+static void forget_old_size(struct mount *m, struct tree_file *f)
+{
+    if (!tree_is_alone(m) && m->timeout_s > 0 && !is_told(m, f))
+        forget(m, f);
 }
 
 /* What was stored through a mapping has changed times that the kernel may believe in, or still will. st: of
@@ -411,6 +442,8 @@ int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_op
     r = get_grant(m, f, flags, e);
     if (r == 0)
         r = add_handle(m, f, (flags & WIRE_WRITE) != 0, ret);
+    if (r == 0)
+        forget_old_size(m, f);
     if (r < 0 && f->n_open == 0)
         close_all(m, f);
     lock_drop(&f->lock);

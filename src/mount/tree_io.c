@@ -67,11 +67,6 @@ static int ask_sync(struct mount *m, struct tree_file *f, struct err *e)
     return r < 0 ? err_errno(e, r, "fsync of the data file") : 0;
 }
 
-static bool is_fault(int code)
-{
-    return code == -EIO || code == -ENOSPC || code == -EDQUOT;
-}
-
 /*
  * What the disk did not take is told once to everybody who has the file open, as POSIX has it, although the
  * disk tells each open file of the kernel's once, and the node and this process have one each for all of
@@ -84,13 +79,13 @@ static int sync_handle(struct mount *m, struct tree_handle *h, struct err *e)
     struct tree_file *f = h->file;
     LOCK_SCOPE(&f->sync_lock); /* over I/O: see tree.h */
     int r = ask_sync(m, f, e), fd = tree_file_fd(f);
-    int own = fd < 0 ? 0 : sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WAIT_BEFORE);
-    if (is_fault(r) || is_fault(own)) {
-        atomic_store(&f->fault_code, is_fault(r) ? r : own);
+    int own = fd < 0 ? 0 : sys_take_fault(fd, /* waits= */ true);
+    if (sys_is_fault(r) || sys_is_fault(own)) {
+        atomic_store(&f->fault_code, sys_is_fault(r) ? r : own);
         (void)atomic_fetch_add(&f->faults, 1);
     }
     uint32_t faults = atomic_load(&f->faults);
-    if (r < 0 && !is_fault(r))
+    if (r < 0 && !sys_is_fault(r))
         return r;
     if (r == 0 && h->faults_told != faults)
         r = err_errno(e, atomic_load(&f->fault_code), "what was written to the data file");

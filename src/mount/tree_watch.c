@@ -7,8 +7,8 @@
  * else changed something its epoch is counted up, with which it asks again for every name: replies that are
  * on their way are of the old epoch, too. What this process knows by itself (tree_known.h) is forgotten then.
  * With a second mount, which writes without the node seeing it, all is as without this file: the mount's
- * attribute timeout. So are the times of files into which a program may store by a mapping, also after
- * RELEASE.
+ * attribute timeout, but for the size of a file that is opened (tree_file.c). So are the times of files into
+ * which a program may store by a mapping, also after RELEASE.
  *
  * Failure modes: a kernel that does not know epochs (before Linux 6.16), a node without the pipe: the mount's
  * attribute timeout.

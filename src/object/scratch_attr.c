@@ -174,19 +174,14 @@ static void end_sync(struct snode *n, struct sfile *f)
     cond_broadcast(&n->idle);
 }
 
-static bool is_fault(int code)
-{
-    return code == -EIO || code == -ENOSPC || code == -EDQUOT;
-}
-
 /* What a sync gave, or what the session is still to be told. Told it is by an answer that says so: one that
  * failed for another reason leaves it to the next. */
 static int tell_faults(struct tree_call *t, const struct object_session *ses, struct sfile *f, int r,
                        struct err *e)
 {
-    bool is_told = true, tells = r == 0 || is_fault(r);
+    bool is_told = true, tells = r == 0 || sys_is_fault(r);
     LOCK_SCOPE(&t->node->lock);
-    if (is_fault(r)) {
+    if (sys_is_fault(r)) {
         f->faults++;
         f->fault_code = r;
     }
@@ -197,7 +192,7 @@ static int tell_faults(struct tree_call *t, const struct object_session *ses, st
         if (tells)
             o->faults_told = f->faults;
     }
-    if (is_fault(r) || (r == 0 && !is_told))
+    if (sys_is_fault(r) || (r == 0 && !is_told))
         sfile_set_untold_locked(t->node, f, false);
     return r == 0 && !is_told ? err_errno(e, f->fault_code, "what was written to the file") : r;
 }

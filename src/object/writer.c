@@ -18,6 +18,8 @@
  * the key overlapped (mirror_generation): which of the two the origin has is then asked.
  *  4. One operation at a time runs on a writer (busy), and none after its last commit (ended).
  *  5. A hard extent that a record may name is neither written to nor given back.
+ *  6. Of a file that the disk did not take nothing is committed any more, nor kept: the kernel tells that
+ * once, another sync would give 0, and its pages may be as they were before (fault).
  */
 #include "object/back.h"
 #include "object/object_internal.h"
@@ -86,7 +88,7 @@ struct writer {
     struct hard *hard;       /* of is_back, from the first byte on */
     bool is_writing;         /* to it: hard_begin_writing */
     bool is_named;           /* a record names it, or may */
-    int fault;               /* of the sync that failed; 0: none did */
+    int fault;               /* of the sync that failed first; 0: none did */
     bool hashes;             /* md5 is that of the bytes put in order so far */
     struct hasher_stream md5;
     uint64_t confirmed_ns; /* real time before it was sent */
@@ -699,13 +701,18 @@ static void take_meta(struct writer *w, struct slice meta)
 
 /* Begins to carry the staged file to the disk, or, `whole`, waits until it is there. What is mapped is waited
  * for each time: that protects the pages, so that the next store into one moves the file's times. */
-static int sync_staged(struct writer *w, bool whole)
+static int sync_staged(struct writer *w, bool whole, struct err *e)
 {
     int fd = file_of(w);
-    if (whole || !w->is_unmapped)
-        return sys->fdatasync(fd);
-    (void)sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WRITE); /* errors: fdatasync has them */
-    return 0;
+    if (w->fault < 0)
+        return err_errno(e, w->fault, "what was written earlier to the staged file");
+    if (whole || !w->is_unmapped) {
+        w->fault = sys->fdatasync(fd);
+    } else {
+        w->fault = sys_take_fault(fd, /* waits= */ false);
+        (void)sys->sync_file_range(fd, 0, /* n= */ 0, SYNC_FILE_RANGE_WRITE);
+    }
+    return w->fault < 0 ? err_errno(e, w->fault, "what was written to the staged file") : 0;
 }
 
 /* State of the staged file. What the caller writes after this through its descriptor shows as another state:
@@ -714,9 +721,11 @@ static int sync_staged(struct writer *w, bool whole)
  * come after that, which nobody who reads the file waits for on ext4. */
 static int file_state(struct writer *w, uint64_t size, bool whole, struct stat *ret, struct err *e)
 {
-    int r = w->staged ? sync_staged(w, whole) : 0, fd = file_of(w);
+    int r = w->staged ? sync_staged(w, whole, e) : 0, fd = file_of(w);
     *ret = (struct stat){0};
-    if (r == 0 && fd >= 0)
+    if (r < 0)
+        return r;
+    if (fd >= 0)
         r = sys->fstat(fd, ret);
     if (r < 0)
         return err_errno(e, r, "state of the staged file");

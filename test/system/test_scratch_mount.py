@@ -335,7 +335,7 @@ def test_a_reader_follows_a_writer_of_another_mount(mount):
     """Close-to-open between mounts, also for a file that was empty when it was opened first, and for one whose pages
     the other mount still has."""
     for mode in MODES:
-        a, b = (mount(passthrough=mode, attr_timeout="0").path for _ in range(2))
+        a, b = (mount(passthrough=mode).path for _ in range(2))
         for i in range(20):
             (a / "f").write_bytes(b"%d" % i * (i * 100))
             assert (b / "f").read_bytes() == b"%d" % i * (i * 100), (mode, i)
@@ -346,8 +346,28 @@ def test_a_reader_follows_a_writer_of_another_mount(mount):
         with open(b / "log", "rb") as f:
             assert f.read() == b""
             (a / "log").write_bytes(b"line\n")
-            assert f.read() == b"line\n"
+            harness.wait_until(lambda: f.read() == b"line\n", what="attributes have timed out")
         os.remove(a / "f"), os.remove(a / "log")
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+@pytest.mark.parametrize("options", [{}, {"attr_timeout": "60s"}], ids=["default", "long"])
+def test_an_open_sees_how_long_another_mount_made_a_file(mount, passthrough, options):
+    """Who opens a file reads all that was closed before through another mount, and is told its size, although the kernel still
+    believes in the one that it was told a moment ago, by stat, by a listing or by an open: with the default timeouts, and with
+    longer ones, by which this is seen to fail without forget_old_size (mount/tree_file.c)."""
+    a, b = (mount(passthrough=passthrough, **options).path for _ in range(2))
+    (a / "f").write_bytes(b"first")
+    looks = [lambda: os.stat(b / "f"), lambda: [x.stat() for x in os.scandir(b)], lambda: (b / "f").read_bytes()]
+    for i, look in enumerate(looks * 2):
+        expected = bytes([65 + i]) * (70_000 // (i + 1) if i % 2 else 7 * i) + b"more"
+        with open(a / "f", "wb", buffering=0) as f:
+            f.write(expected[:-4])
+            look()
+            f.write(expected[-4:])
+        with open(b / "f", "rb", buffering=0) as f:
+            size, end, body = os.fstat(f.fileno()).st_size, os.lseek(f.fileno(), 0, os.SEEK_END), os.pread(f.fileno(), 1 << 20, 0)
+        assert (size, end, body) == (len(expected), len(expected), expected), i
 
 
 def test_pages_of_before_are_not_read_where_a_time_was_set_back(mount):

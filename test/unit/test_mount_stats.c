@@ -202,6 +202,22 @@ static void test_slow_ones(void **state)
     assert_int_equal(f->r.slow[0].ago_ns, 7 * MS);
 }
 
+/* Asked about one inode those are told that were about it, of the last ones. (Seen to fail when fill_slow
+ * passes over nothing.) */
+static void test_slow_ones_of_one_file(void **state)
+{
+    struct fixture *f = *state;
+    for (unsigned i = 0; i < STATS_SLOW_MAX + 2; i++)
+        one_lookup(f, 100 + i % 3, STATS_SLOW_NS + i);
+    struct stats_slow found[STATS_SLOW_MAX];
+    assert_int_equal(stats_fill_slow(f->m.stats, 101, found), 5); /* the one of 1 was too long ago */
+    for (unsigned i = 0; i < 5; i++) {
+        assert_string_equal(found[i].target, "inode 101");
+        assert_int_equal(found[i].took_ns, STATS_SLOW_NS + 16 - 3 * i);
+    }
+    assert_int_equal(stats_fill_slow(f->m.stats, 99, found), 0);
+}
+
 /* Of a path that is too long the end is told: the beginning is that of many. (Seen to fail without `skip` in
  * name_target.) */
 static void test_long_names(void **state)
@@ -268,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_counters),
         cmocka_unit_test(test_names),
         cmocka_unit_test_setup_teardown(test_latencies, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slow_ones_of_one_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slow_ones, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_runs, setup, teardown),

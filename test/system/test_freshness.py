@@ -175,11 +175,34 @@ def test_events_invalidate_at_once(stale):
     assert keys_of(s3, name) == sorted(["d/same", "d/changed ü", "d/added", "other"])
 
 
+def test_listings_have_an_age_of_their_own(new_node, origin):
+    """validate.listing makes listings younger or older than what is cached: with validate=never a name that is new at the origin is
+    listed, and the bytes stay as they were; without it again it is not. (With the ages of objects in mirror_listing_is_fresh it
+    is not listed.)"""
+    node = new_node()
+    name = node.new_bucket(origin, **{"validate": "never", "validate.listing": "always"})
+    s3, truth = node.s3(), origin.s3()
+    truth.put_object(Bucket=name, Key="a", Body=b"old")
+    assert keys_of(s3, name) == ["a"] and s3.get_object(Bucket=name, Key="a")["Body"].read() == b"old"
+    truth.put_object(Bucket=name, Key="b", Body=b"new")
+    assert keys_of(s3, name) == ["a", "b"]
+    before = node.metric("forebay_origin_requests_total", bucket=name, op="get")
+    assert s3.get_object(Bucket=name, Key="a")["Body"].read() == b"old"
+    assert node.metric("forebay_origin_requests_total", bucket=name, op="get") == before
+    node.cli("bucket", "set", name, "validate.listing=")
+    assert keys_of(s3, name) == ["a", "b"]
+    truth.put_object(Bucket=name, Key="c", Body=b"new")
+    assert keys_of(s3, name) == ["a", "b"]
+    refused = node.cli("bucket", "set", name, "validate.listing=often", check=False)
+    assert refused.returncode != 0 and "validate.listing 'often'" in refused.stderr and len(refused.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("told, asks", [(["own"], 0), ([], 0), (["own", "own"], 1), (["other"], 1), (["own", "other"], 1), (["gone"], 1)])
 def test_events_before_their_writer_is_answered(new_node, told, asks):
     """An event of the version that is being written through the node, which comes before the origin has answered the writer, takes
     nothing from the cache; one of another version does, and so does a second one, of which nobody knows whose it is. (Without
-    the note in forget_told_attributes of object.c the first is asked for again, without the ETag in object_making_begin_own one of another version takes nothing either.)"""
+    the note in forget_told_attributes of object.c the first is asked for again, without the ETag in object_making_begin_own one
+    of another version takes nothing either.)"""
     node = new_node()
     with KeyOrigin() as origin:
         node.create_bucket("told", "s3://told", validate="never", **{**origin.properties(), "events.token": "hush"})

@@ -182,11 +182,12 @@ def test_hot_shows_what_mounts_open(new_node, new_mount, origin, need_fuse):
     assert hot() == hot("--by", "opens") == [("m/", 5), ("s/", 1)]
     assert hot("--by", "bytes") == [("s/", 1), ("m/", 5)]
     assert node.cli("hot", name).stdout.splitlines()[1].endswith(f"{name}/m/")
+    asked = node.metric("forebay_requests_total", op="open")
     for _ in range(20):
         assert all((mount.path / key).read_bytes() == b"m" * 1000 for key in files)
     assert json.loads(node.cli("mount", "--stats", "--json", str(mount.path)).stdout)["reading_opens"] == 105
     if mount.uses_passthrough():
-        assert hot() == [("m/", 5), ("s/", 1)]
+        assert hot() == [("m/", 5), ("s/", 1)] and node.metric("forebay_requests_total", op="open") == asked > 0
     refused = node.cli("hot", "--by", "names", check=False)
     assert refused.returncode != 0 and "--by" in refused.stderr
 

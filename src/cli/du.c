@@ -351,9 +351,9 @@ int cmd_hot(int argc, char **argv)
         .operands = "[BUCKET[/PREFIX]]",
         .about =
             "Shows what is read most: bytes read, bytes fetched from the origin and opens, by the first two "
-            "directories of\nthe keys. Bytes that the kernel reads by itself for a mount are not seen, nor "
-            "opens of what a mount "
-            "has open or\nkeeps open already; its other opens are.",
+            "directories of\nthe keys. Bytes that the kernel reads by itself for a mount are not seen; its "
+            "opens "
+            "are, but of what it has open\nor keeps open already.",
         .max_operands = 1,
     };
     return command(&usage, &hot_table, run_hot, argc, argv);

@@ -119,7 +119,7 @@ class Gcs(Server):
 
 
 class Minio(harness.Origin):
-    """MinIO over a directory, which tells its webhook of changes. The node is there before it: events(node, name) is a bucket of both."""
+    """MinIO over a directory, whose webhook tells the node, which is there before it, of changes in its one bucket."""
 
     program = harness.ROOT / ".deps/bin/minio"
     token = "hush"
@@ -138,8 +138,8 @@ class Minio(harness.Origin):
     def _spawn(self, port, options):
         webhook = f"MINIO_NOTIFY_WEBHOOK_{{}}_{self.name_of_webhook}"
         self.spawn([self.program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *options, self.dir / "data"], env={
-            "MINIO_ROOT_USER": self.access_key, "MINIO_ROOT_PASSWORD": self.secret_key, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off",
-            "HOME": str(self.dir), webhook.format("ENABLE"): "on", webhook.format("AUTH_TOKEN"): self.token,
+            "MINIO_ROOT_USER": self.access_key, "MINIO_ROOT_PASSWORD": self.secret_key, "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off", "HOME": str(self.dir), webhook.format("ENABLE"): "on", webhook.format("AUTH_TOKEN"): self.token,
             webhook.format("ENDPOINT"): f"{self.node.endpoint}/-/api/v1/events/{self.bucket}"})
 
     def _answers(self):

@@ -176,9 +176,9 @@ def test_events_invalidate_at_once(stale):
 
 
 def test_listings_have_an_age_of_their_own(new_node, origin):
-    """validate.listing makes listings younger or older than what is cached: with validate=never a name that is new at the origin is
-    listed, and the bytes stay as they were; without it again it is not. (With the ages of objects in mirror_listing_is_fresh it
-    is not listed.)"""
+    """validate.listing makes listings younger or older than what is cached: with validate=never a name that is new at the origin
+    is listed, and the bytes stay as they were; without it again it is not. (With the ages of objects in mirror_listing_is_fresh
+    it is not listed.)"""
     node = new_node()
     name = node.new_bucket(origin, **{"validate": "never", "validate.listing": "always"})
     s3, truth = node.s3(), origin.s3()
@@ -197,12 +197,13 @@ def test_listings_have_an_age_of_their_own(new_node, origin):
     assert refused.returncode != 0 and "validate.listing 'often'" in refused.stderr and len(refused.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("told, asks", [(["own"], 0), ([], 0), (["own", "own"], 1), (["other"], 1), (["own", "other"], 1), (["gone"], 1)])
+@pytest.mark.parametrize("told, asks", [
+    (["own"], 0), ([], 0), (["own", "own"], 1), (["other"], 1), (["own", "other"], 1), (["gone"], 1)])
 def test_events_before_their_writer_is_answered(new_node, told, asks):
-    """An event of the version that is being written through the node, which comes before the origin has answered the writer, takes
-    nothing from the cache; one of another version does, and so does a second one, of which nobody knows whose it is. (Without
-    the note in forget_told_attributes of object.c the first is asked for again, without the ETag in object_making_begin_own one
-    of another version takes nothing either.)"""
+    """An event of the version that is being written through the node, which comes before the origin has answered the writer,
+    takes nothing from the cache; one of another version does, and so does a second one, of which nobody knows whose it is.
+    (Without the note in forget_told_attributes of object.c the first is asked for again, without the ETag in
+    object_making_begin_own one of another version takes nothing either.)"""
     node = new_node()
     with KeyOrigin() as origin:
         node.create_bucket("told", "s3://told", validate="never", **{**origin.properties(), "events.token": "hush"})
@@ -212,7 +213,8 @@ def test_events_before_their_writer_is_answered(new_node, told, asks):
         def tell(bucket, key):
             for which in told:
                 event = "ObjectRemoved:Delete" if which == "gone" else "ObjectCreated:Put"
-                assert post(node, "told", {"Records": [record(event, bucket, key, tags[which])]}) == (200, {"changed": 1, "ignored": 0})
+                said = post(node, "told", {"Records": [record(event, bucket, key, tags[which])]})
+                assert said == (200, {"changed": 1, "ignored": 0})
         origin.before_put = tell
         s3 = node.s3()
         s3.put_object(Bucket="told", Key="k", Body=body)
@@ -232,9 +234,9 @@ def minio(new_node, tmp_path):
 
 @pytest.mark.parametrize("prefix", ["", "below ü"])
 def test_events_of_minio(minio, prefix):
-    """What MinIO's own webhook sends of keys with blanks, plus signs, percent signs and letters beyond ASCII makes the node see at
-    once what was written, put together of parts, removed, one or many at a time, and added, although it would ask by itself in
-    an hour. What was written through the node stays cached. (Without object_forget_told in take_event of fresh.c nothing
+    """What MinIO's own webhook sends of keys with blanks, plus signs, percent signs and letters beyond ASCII makes the node see
+    at once what was written, put together of parts, removed, one or many at a time, and added, although it would ask by itself
+    in an hour. What was written through the node stays cached. (Without object_forget_told in take_event of fresh.c nothing
     changes, without `plus_is_space` in own_key no key with a blank.)"""
     node, origin = minio
     name = node.new_bucket(origin, prefix=prefix, validate="ttl:1h", **{"events.token": origin.token})

@@ -178,7 +178,8 @@ def test_hot_shows_what_mounts_open(new_node, new_mount, origin, need_fuse):
     node.s3().get_object(Bucket=name, Key="s/big")["Body"].read()
 
     def hot(*arguments):
-        return [(row["prefix"], row["opens"] - before[row["prefix"]]) for row in json.loads(node.cli("hot", "--json", name, *arguments).stdout)]
+        rows = json.loads(node.cli("hot", "--json", name, *arguments).stdout)
+        return [(row["prefix"], row["opens"] - before[row["prefix"]]) for row in rows]
     assert hot() == hot("--by", "opens") == [("m/", 5), ("s/", 1)]
     assert hot("--by", "bytes") == [("s/", 1), ("m/", 5)]
     assert node.cli("hot", name).stdout.splitlines()[1].endswith(f"{name}/m/")

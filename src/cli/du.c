@@ -10,9 +10,13 @@
 
 #define NAME_MAX_BYTES (4 * KIB)
 
+/* What `hot` orders by, as the option's choices. */
+enum by { BY_OPENS, BY_BYTES };
+
 struct du_options {
     struct command_node node;
     uint64_t depth, top;
+    int by; /* enum by */
     bool json;
 };
 
@@ -38,6 +42,14 @@ static const struct option hot_rows[] = {
      .min = 1,
      .max = 100000,
      .doc = "so many prefixes"},
+    {.name = "by",
+     .type = OPTION_ENUM,
+     .offset = offsetof(struct du_options, by),
+     .arg = "WHAT",
+     .def = "opens",
+     .choices = "opens|bytes",
+     .doc =
+         "what comes first: what is opened most, by mounts too, or of what most bytes went through the node"},
     COMMAND_FLAG(du_options, json, "json", 0, "JSON"),
     COMMAND_NODE_ROWS(du_options),
 };
@@ -237,11 +249,24 @@ static int run_du(struct du_options *o, char **argv, int n, struct err *e)
 
 /* ---- hot ---- */
 
+static int falling(const json_t *x, const json_t *y, const char *name)
+{
+    uint64_t a = command_number(x, name), b = command_number(y, name);
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
 static int by_bytes(const void *x, const void *y)
 {
-    uint64_t a = command_number(*(json_t *const *)x, "read_bytes"),
-             b = command_number(*(json_t *const *)y, "read_bytes");
-    return a < b ? 1 : a > b ? -1 : 0;
+    const json_t *a = *(json_t *const *)x, *b = *(json_t *const *)y;
+    int by = falling(a, b, "read_bytes");
+    return by != 0 ? by : falling(a, b, "opens");
+}
+
+static int by_opens(const void *x, const void *y)
+{
+    const json_t *a = *(json_t *const *)x, *b = *(json_t *const *)y;
+    int by = falling(a, b, "opens");
+    return by != 0 ? by : falling(a, b, "read_bytes");
 }
 
 static void print_hot(const struct du_options *o, json_t **v, size_t n)
@@ -282,7 +307,7 @@ static int run_hot(struct du_options *o, char **argv, int n, struct err *e)
     assert(v);
     for (size_t i = 0; i < rows; i++)
         v[i] = json_array_get(usage, i);
-    qsort(v, rows, sizeof(*v), by_bytes);
+    qsort(v, rows, sizeof(*v), o->by == BY_BYTES ? by_bytes : by_opens);
     print_hot(o, v, rows);
     json_decref(usage);
     return 0;
@@ -326,7 +351,9 @@ int cmd_hot(int argc, char **argv)
         .operands = "[BUCKET[/PREFIX]]",
         .about =
             "Shows what is read most: bytes read, bytes fetched from the origin and opens, by the first two "
-            "directories of\nthe keys. What the kernel reads by itself for a mount is not seen here.",
+            "directories of\nthe keys. Bytes that the kernel reads by itself for a mount are not seen; its "
+            "opens "
+            "are, but of what it has open\nor keeps open already.",
         .max_operands = 1,
     };
     return command(&usage, &hot_table, run_hot, argc, argv);

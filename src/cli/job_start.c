@@ -27,7 +27,8 @@ static const struct option start_rows[] = {
          .doc = "only the objects named in this file, a key a line, without the bucket; '-': standard input"},
     COMMAND_FLAG(start_options, wait, "wait", 'w', "wait for its end and show progress"),
     COMMAND_FLAG(start_options, check, "check", 0,
-                 "prefetch: start nothing, print how much is cached; no data is read"),
+                 "prefetch: start nothing, list the origin and print how much of what it has is cached; no "
+                 "data is read"),
     COMMAND_FLAG(start_options, job.json, "json", 0, "JSON"),
     COMMAND_FLAG(start_options, job.quiet, "quiet", 'q', "no progress and no summary"),
     JOB_NODE_ROWS(start_options),
@@ -69,8 +70,11 @@ struct cached_walk {
 static int cached_next(struct cached_walk *w, struct err *e)
 {
     while (w->page.n == 0 && !w->last) {
-        struct wire_cached_req req = {
-            .bucket = w->bucket, .prefix = w->prefix, .after = buf_view(&w->after), .max = 1000};
+        struct wire_cached_req req = {.bucket = w->bucket,
+                                      .prefix = w->prefix,
+                                      .after = buf_view(&w->after),
+                                      .max = 1000,
+                                      .flags = WIRE_ETAG};
         struct wire_cached_rep rep;
         int r = client_cached(w->client, &req, &w->reply, &rep, e);
         if (r < 0)
@@ -79,6 +83,9 @@ static int cached_next(struct cached_walk *w, struct err *e)
         w->last = !rep.truncated;
     }
     w->have = wire_cached_decode(&w->page, &w->now) == 0;
+    if (w->have && !(w->now.flags & WIRE_CACHED_VERSION))
+        return err_set(e, ERR_NOT_IMPLEMENTED,
+                       "the node does not say which versions it has: it is an older one");
     if (w->have) {
         buf_clear(&w->after);
         return buf_slice(&w->after, w->now.key);
@@ -88,12 +95,20 @@ static int cached_next(struct cached_walk *w, struct err *e)
 
 struct check {
     uint64_t objects, bytes, cached_objects, cached_bytes;
+    uint64_t stale_objects; /* cached as they were before: the origin has another version */
 };
+
+/* Of the size that the origin lists, and of its ETag; where it lists none, of its time. */
+static bool is_same_version(const struct wire_cached *w, const struct wire_attr *now)
+{
+    return w->size_bytes == now->size_bytes && slice_eq(w->etag, now->etag) &&
+           (now->etag.n > 0 || w->mtime_ns == now->mtime_ns);
+}
 
 static int check_all(struct client *c, struct slice bucket, struct slice prefix, struct check *k,
                      struct err *e)
 {
-    struct client_lister_open q = {.bucket = bucket, .prefix = prefix};
+    struct client_lister_open q = {.bucket = bucket, .prefix = prefix, .flags = WIRE_FRESH};
     _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(c, &q);
     struct cached_walk w = {.client = c,
                             .bucket = bucket,
@@ -107,7 +122,11 @@ static int check_all(struct client *c, struct slice bucket, struct slice prefix,
             r = cached_next(&w, e);
         k->objects++;
         k->bytes += x.attr.size_bytes;
-        if (w.have && slice_eq(w.now.key, x.key) && w.now.size_bytes == x.attr.size_bytes) {
+        if (!w.have || !slice_eq(w.now.key, x.key))
+            continue;
+        if (!is_same_version(&w.now, &x.attr)) {
+            k->stale_objects += w.now.present_bytes > 0;
+        } else {
             k->cached_bytes += w.now.present_bytes;
             k->cached_objects += w.now.present_bytes == x.attr.size_bytes;
         }
@@ -128,6 +147,41 @@ static int check_alone(const struct start_options *o, struct err *e)
     return r;
 }
 
+/* Tenths of a percent, rounded down, so that 1000 is all of it: of the bytes, or of objects without any. */
+static uint64_t check_permille(const struct check *k)
+{
+    return k->bytes > 0 ? (uint64_t)((__uint128_t)k->cached_bytes * 1000 / k->bytes)
+                        : k->cached_objects * 1000 / k->objects;
+}
+
+static void print_check_json(const struct check *k)
+{
+    (void)printf("{\"objects\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"cached_objects\": %" PRIu64
+                 ", \"cached_bytes\": %" PRIu64 ", \"stale_objects\": %" PRIu64 ", \"percent\": ",
+                 k->objects, k->bytes, k->cached_objects, k->cached_bytes, k->stale_objects);
+    if (k->objects > 0)
+        (void)printf("%" PRIu64 ".%" PRIu64 "}\n", check_permille(k) / 10, check_permille(k) % 10);
+    else
+        (void)printf("null}\n");
+}
+
+static void print_check(const char *path, const struct check *k)
+{
+    if (k->objects == 0) {
+        (void)printf("no objects below ");
+        command_print_name(stdout, slice_str(path));
+        (void)putchar('\n');
+        return;
+    }
+    (void)printf("%" PRIu64 ".%" PRIu64 "%% cached: %" PRIu64 " of %" PRIu64 " objects whole, %" PRIu64
+                 " of %" PRIu64 " bytes",
+                 check_permille(k) / 10, check_permille(k) % 10, k->cached_objects, k->objects,
+                 k->cached_bytes, k->bytes);
+    if (k->stale_objects > 0)
+        (void)printf("; of %" PRIu64 " there is another version", k->stale_objects);
+    (void)putchar('\n');
+}
+
 static int check(struct client *c, const struct start_options *o, const char *path, struct err *e)
 {
     struct slice bucket, prefix;
@@ -139,15 +193,10 @@ static int check(struct client *c, const struct start_options *o, const char *pa
         r = check_all(c, bucket, prefix, &k, e);
     if (r < 0)
         return r;
-    double percent = k.bytes > 0 ? 100.0 * (double)k.cached_bytes / (double)k.bytes : 100.0;
     if (o->job.json)
-        (void)printf("{\"objects\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"cached_objects\": %" PRIu64
-                     ", \"cached_bytes\": %" PRIu64 "}\n",
-                     k.objects, k.bytes, k.cached_objects, k.cached_bytes);
+        print_check_json(&k);
     else
-        (void)printf("%.1f%% cached: %" PRIu64 " of %" PRIu64 " objects whole, %" PRIu64 " of %" PRIu64
-                     " bytes\n",
-                     percent, k.cached_objects, k.objects, k.cached_bytes, k.bytes);
+        print_check(path, &k);
     return 0;
 }
 

@@ -126,7 +126,8 @@ int bucket_check_name(struct slice name, struct err *e)
     return 0;
 }
 
-int bucket_parse_validate(const char *text, enum bucket_validate *ret, uint64_t *ret_ttl_ms, struct err *e)
+int bucket_parse_validate(const char *property, const char *text, enum bucket_validate *ret,
+                          uint64_t *ret_ttl_ms, struct err *e)
 {
     struct slice s = slice_str(text);
     uint64_t ttl_ms = 0;
@@ -137,9 +138,8 @@ int bucket_parse_validate(const char *text, enum bucket_validate *ret, uint64_t 
     } else if (slice_starts(s, SLICE_LIT("ttl:")) && text_parse_duration(slice_from(s, 4), &ttl_ms) == 0) {
         *ret = BUCKET_VALIDATE_TTL;
     } else {
-        return err_set(e, ERR_BAD_OPTION,
-                       "validate '%s': one of never, ttl:TIME (for example ttl:60s), always",
-                       text ? text : "");
+        return err_set(e, ERR_BAD_OPTION, "%s '%s': one of never, ttl:TIME (for example ttl:60s), always",
+                       property, text ? text : "");
     }
     *ret_ttl_ms = ttl_ms;
     return 0;
@@ -261,6 +261,17 @@ static int check_view(const struct bucket *b, struct err *e)
     return 0;
 }
 
+static int parse_ages(struct bucket *b, struct err *e)
+{
+    int r = bucket_parse_validate("validate", b->p.validate, &b->validate, &b->ttl_ms, e);
+    const char *own = b->p.validate_listing;
+    if (r == 0 && own && own[0])
+        return bucket_parse_validate("validate.listing", own, &b->validate_listing, &b->listing_ttl_ms, e);
+    b->validate_listing = b->validate;
+    b->listing_ttl_ms = b->ttl_ms;
+    return r;
+}
+
 /* Checks what one property alone cannot show, and fills the derived fields. */
 static int bucket_finish(struct bucket *b, struct err *e)
 {
@@ -271,7 +282,7 @@ static int bucket_finish(struct bucket *b, struct err *e)
     rules_fini(&b->rules);
     int r = rules_parse(b->p.rules, &b->rules, e);
     if (r == 0)
-        r = bucket_parse_validate(b->p.validate, &b->validate, &b->ttl_ms, e);
+        r = parse_ages(b, e);
     if (r == 0)
         r = parse_owner(b->p.owner, &b->owner_uid, &b->owner_gid, e);
     if (r == 0)

@@ -26,6 +26,8 @@
       "nfs://HOST[:PORT]/EXPORT[/DIR] or file:///DIR; without, the bucket is a scratch bucket")              \
     X(validate, STRING, "validate", "never|ttl:TIME|always", "ttl:60s", 0, 0, NULL, false,                   \
       "when cached attributes and listings are checked against the origin again")                            \
+    X(validate_listing, STRING, "validate.listing", "never|ttl:TIME|always", NULL, 0, 0, NULL, false,        \
+      "the same of listings alone, which names there are; without, as validate")                             \
     X(verify, ENUM, "verify", "MODE", "fill", 0, 0, "fill|read", false,                                      \
       "read: check every block on every read; gives up passthrough and sendfile")                            \
     X(readahead, SIZE, "readahead", "SIZE", "128MiB", 0, 4 * GIB, NULL, false,                               \
@@ -89,6 +91,7 @@
 /* Properties that only buckets with an origin have; those of origin.* are, too. X(name) */
 #define BUCKET_MIRROR_ONLY(X)                                                                                \
     X("validate")                                                                                            \
+    X("validate.listing")                                                                                    \
     X("verify")                                                                                              \
     X("readahead")                                                                                           \
     X("retry")                                                                                               \
@@ -134,8 +137,8 @@ struct bucket {
     uint64_t created_ns; /* real time */
     uint64_t version;    /* of the kv record */
     char name[BUCKET_NAME_MAX + 1];
-    enum bucket_validate validate;
-    uint64_t ttl_ms;
+    enum bucket_validate validate, validate_listing;
+    uint64_t ttl_ms, listing_ttl_ms;
     struct rules rules;                       /* of the property */
     uint32_t owner_uid, owner_gid, root_mode; /* of a scratch bucket */
     struct bucket_properties p;
@@ -158,8 +161,9 @@ DEFINE_CLEANUP(struct bucket, bucket_unref)
 
 /* S3's rules: 3 to 63 of a-z 0-9 . -, beginning and ending with a letter or digit. */
 int bucket_check_name(struct slice name, struct err *e);
-/* "never", "ttl:60s", "always". */
-int bucket_parse_validate(const char *text, enum bucket_validate *ret, uint64_t *ret_ttl_ms, struct err *e);
+/* "never", "ttl:60s", "always". `property` is what a message calls it. */
+int bucket_parse_validate(const char *property, const char *text, enum bucket_validate *ret,
+                          uint64_t *ret_ttl_ms, struct err *e);
 
 struct bucket_table;
 struct seal;

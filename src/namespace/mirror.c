@@ -92,36 +92,56 @@ uint64_t mirror_generation(struct mirror *m, const struct bucket *b, struct slic
     return atomic_load(&m->key_generation[stripe_of(b, key)]);
 }
 
-/* The bucket's policy, or that of a rule for the key. */
-static enum bucket_validate policy(const struct bucket *b, struct slice key, uint64_t *ret_ttl_ms)
+/* When something is asked about again. */
+struct policy {
+    enum bucket_validate validate;
+    uint64_t ttl_ms;
+};
+
+/* The bucket's policy for objects or for listings, or that of a rule for the key. */
+static struct policy policy_of(const struct bucket *b, struct slice key, bool is_listing)
 {
-    *ret_ttl_ms = b->ttl_ms;
-    return rules_ttl(&b->rules, key, ret_ttl_ms) ? BUCKET_VALIDATE_TTL : b->validate;
+    struct policy p = is_listing ? (struct policy){b->validate_listing, b->listing_ttl_ms}
+                                 : (struct policy){b->validate, b->ttl_ms};
+    if (rules_ttl(&b->rules, key, &p.ttl_ms))
+        p.validate = BUCKET_VALIDATE_TTL;
+    return p;
+}
+
+static bool is_fresh(const struct policy *p, uint64_t confirmed_ns, bool is_absent)
+{
+    uint64_t now = sys->real_ns();
+    uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
+    uint64_t ahead_ms = confirmed_ns > now ? (confirmed_ns - now) / 1000000 : 0;
+    if (p->validate == BUCKET_VALIDATE_ALWAYS || confirmed_ns == 0)
+        return false;
+    if (is_absent && (age_ms > NEGATIVE_MS || ahead_ms > CLOCK_SLACK_MS))
+        return false;
+    return p->validate == BUCKET_VALIDATE_NEVER || (age_ms < p->ttl_ms && ahead_ms <= CLOCK_SLACK_MS);
 }
 
 bool mirror_is_fresh(const struct bucket *b, struct slice key, uint64_t confirmed_ns, bool is_absent)
 {
-    uint64_t now = sys->real_ns(), ttl_ms;
-    uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
-    uint64_t ahead_ms = confirmed_ns > now ? (confirmed_ns - now) / 1000000 : 0;
-    enum bucket_validate validate = policy(b, key, &ttl_ms);
-    if (validate == BUCKET_VALIDATE_ALWAYS || confirmed_ns == 0)
-        return false;
-    if (is_absent && (age_ms > NEGATIVE_MS || ahead_ms > CLOCK_SLACK_MS))
-        return false;
-    return validate == BUCKET_VALIDATE_NEVER || (age_ms < ttl_ms && ahead_ms <= CLOCK_SLACK_MS);
+    struct policy p = policy_of(b, key, /* is_listing= */ false);
+    return is_fresh(&p, confirmed_ns, is_absent);
+}
+
+bool mirror_listing_is_fresh(const struct bucket *b, struct slice prefix, uint64_t fetched_ns)
+{
+    struct policy p = policy_of(b, prefix, /* is_listing= */ true);
+    return is_fresh(&p, fetched_ns, /* is_absent= */ false);
 }
 
 uint64_t mirror_valid_ms(const struct bucket *b, struct slice key, uint64_t confirmed_ns)
 {
-    uint64_t ttl_ms;
-    if (!mirror_is_fresh(b, key, confirmed_ns, /* is_absent= */ false))
+    struct policy p = policy_of(b, key, /* is_listing= */ false);
+    if (!is_fresh(&p, confirmed_ns, /* is_absent= */ false))
         return 0;
-    if (policy(b, key, &ttl_ms) == BUCKET_VALIDATE_NEVER)
+    if (p.validate == BUCKET_VALIDATE_NEVER)
         return UINT64_MAX;
     uint64_t now = sys->real_ns();
     uint64_t age_ms = now > confirmed_ns ? (now - confirmed_ns) / 1000000 : 0;
-    return age_ms < ttl_ms ? ttl_ms - age_ms : 0;
+    return age_ms < p.ttl_ms ? p.ttl_ms - age_ms : 0;
 }
 
 static int recall(struct mirror *m, char kind, const struct bucket *b, struct slice key, struct arena *a,

@@ -26,9 +26,10 @@ DEFINE_CLEANUP(struct mirror, mirror_free)
 typedef void (*mirror_learned_fn)(void *arg, const struct bucket *b, struct slice key);
 void mirror_on_learned(struct mirror *m, mirror_learned_fn fn, void *arg);
 
-/* Whether what the origin said of the key (of a listing: its prefix) at confirmed_ns (real time) may be used
- * without asking again. */
+/* Whether what the origin said of the key at confirmed_ns (real time) may be used without asking again. */
 bool mirror_is_fresh(const struct bucket *b, struct slice key, uint64_t confirmed_ns, bool is_absent);
+/* The same of a listing of the prefix: which names there are. */
+bool mirror_listing_is_fresh(const struct bucket *b, struct slice prefix, uint64_t fetched_ns);
 /* For how long from now that will be so for something that exists; UINT64_MAX: for ever. */
 uint64_t mirror_valid_ms(const struct bucket *b, struct slice key, uint64_t confirmed_ns);
 

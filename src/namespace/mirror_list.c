@@ -82,14 +82,14 @@ static void page_decode(struct slice s, uint64_t *ret_fetched_ns, struct wire_li
  * below a common prefix, which shows nothing of its keys. */
 static bool page_is_fresh(const struct bucket *b, const struct wire_list_req *q, uint64_t fetched_ns)
 {
-    bool fresh = mirror_is_fresh(b, q->prefix, fetched_ns, /* is_absent= */ false);
+    bool fresh = mirror_listing_is_fresh(b, q->prefix, fetched_ns);
     for (size_t i = 0; fresh && i < b->rules.n; i++) {
         const struct rule *x = &b->rules.v[i];
         struct slice prefix = slice_of(x->prefix, x->prefix_n);
         if (!x->has_ttl || !slice_starts(prefix, q->prefix))
             continue;
         if (q->delimiter == 0 || slice_find(slice_from(prefix, q->prefix.n), (char)q->delimiter) < 0)
-            fresh = mirror_is_fresh(b, prefix, fetched_ns, /* is_absent= */ false);
+            fresh = mirror_listing_is_fresh(b, prefix, fetched_ns);
     }
     return fresh;
 }

@@ -215,14 +215,14 @@ static int item_end(const struct le_reader *from, struct slice *s)
 #define ENTRY_FIELDS(F) F(str, key) F(attr, attr)
 #define CACHED_FIELDS(F)                                                                                     \
     F(str, key) F(u64, size_bytes) F(u64, present_bytes) F(u64, last_read_ms) F(u32, flags)
-#define BUCKET_FIELDS(F) F(str, name) F(str, origin) F(u64, created_ns)
-#define UPLOAD_FIELDS(F) F(str, id) F(str, key) F(u64, created_ns)
-#define PART_FIELDS(F)   F(u32, number) F(u64, size_bytes) F(u64, at_ns) F(str, etag) F(str, checksum)
-#define CLOSED_FIELDS(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
+#define CACHED_VERSION_FIELDS(F) F(u64, mtime_ns) F(str, etag)
+#define BUCKET_FIELDS(F)         F(str, name) F(str, origin) F(u64, created_ns)
+#define UPLOAD_FIELDS(F)         F(str, id) F(str, key) F(u64, created_ns)
+#define PART_FIELDS(F)           F(u32, number) F(u64, size_bytes) F(u64, at_ns) F(str, etag) F(str, checksum)
+#define CLOSED_FIELDS(F)         F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 
 #define ITEMS(X)                                                                                             \
     X(entry, ENTRY_FIELDS)                                                                                   \
-    X(cached, CACHED_FIELDS)                                                                                 \
     X(bucket, BUCKET_FIELDS)                                                                                 \
     X(upload, UPLOAD_FIELDS)                                                                                 \
     X(part, PART_FIELDS)                                                                                     \
@@ -245,6 +245,30 @@ static int item_end(const struct le_reader *from, struct slice *s)
     }
 ITEMS(X)
 #undef X
+
+int wire_cached_encode(const struct wire_cached *w, struct buf *b)
+{
+    struct le_writer to = le_writer_of(b);
+    CACHED_FIELDS(ENCODE_FIELD)
+    if (w->flags & WIRE_CACHED_VERSION) {
+        CACHED_VERSION_FIELDS(ENCODE_FIELD)
+    }
+    return le_add_end(&to);
+}
+
+int wire_cached_decode(struct slice *s, struct wire_cached *ret)
+{
+    struct le_reader from = le_reader_of(*s);
+    struct wire_cached x = {0}, *w = &x;
+    CACHED_FIELDS(DECODE_FIELD)
+    if (w->flags & WIRE_CACHED_VERSION) {
+        CACHED_VERSION_FIELDS(DECODE_FIELD)
+    }
+    int r = item_end(&from, s);
+    if (r == 0)
+        *ret = x;
+    return r;
+}
 
 #define DIRENT_FIELDS(F) F(str, name) F(u64, ino) F(u32, mode) F(u64, cookie) F(u32, has_inode)
 

@@ -74,7 +74,7 @@ enum wire_flag {
     WIRE_UNSENT = 1 << 23,     /* CACHED: what is not in the origin yet, instead */
     WIRE_UNMAPPED = 1 << 24,   /* PUT_COMMIT: nobody can have the staged file mapped to write */
     WIRE_MODES = 1 << 25,      /* of scratch buckets: modes, owners, times and links, see STAT */
-    WIRE_ETAG = 1 << 26,       /* PUT_OPEN: the commit brings the ETag */
+    WIRE_ETAG = 1 << 26,       /* PUT_OPEN: the commit brings the ETag. CACHED: tell of versions */
     WIRE_LATE = 1 << 27,       /* TREE_CREATE: opened, and gets its data when it is written */
     WIRE_UNFIT = 1 << 28,      /* LIST: also names that no key can have, see origin.h */
 };
@@ -144,10 +144,13 @@ struct wire_cached {
     uint64_t size_bytes, present_bytes;
     uint64_t last_read_ms; /* real time */
     uint32_t flags;        /* WIRE_CACHED_* */
+    uint64_t mtime_ns;     /* these two: with WIRE_CACHED_VERSION */
+    struct slice etag;
 };
 
-#define WIRE_CACHED_PINNED 1
-#define WIRE_CACHED_DIRTY  2 /* not in the origin yet */
+#define WIRE_CACHED_PINNED  1
+#define WIRE_CACHED_DIRTY   2 /* not in the origin yet */
+#define WIRE_CACHED_VERSION 4 /* time and ETag follow, as the origin told them of what is here */
 
 struct wire_bucket {
     struct slice name;

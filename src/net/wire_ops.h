@@ -356,7 +356,8 @@
  * What is cached below a prefix, in byte order after `after`, at most `max` (at most 1000): the origin is not
  * asked. `entries` holds encoded struct wire_cached. flags: WIRE_EXACT (only the object whose key is
  * `prefix`, with what arrived a moment ago), or WIRE_UNSENT (instead, the objects that were written and are
- * not in the origin yet).
+ * not in the origin yet); without the latter also WIRE_ETAG (entries say of which version they are:
+ * WIRE_CACHED_VERSION; nodes before 2026-11-28 say it of none).
  */
 #define WIRE_REQ_cached(F) F(str, bucket) F(str, prefix) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_cached(F) F(str, entries) F(u32, n_entries) F(u32, truncated)

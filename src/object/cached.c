@@ -5,6 +5,11 @@
 #define PLACE_BYTES    8
 #define UNSENT_KEY_AT  10 /* behind "d/" and the bucket's id */
 #define PAGE_MAX_BYTES (2 * MIB)
+#define ITEM_BYTES     64 /* of an encoded struct wire_cached at most, without key and ETag */
+#define ATTR_ARENA     (4 * ATTR_BLOB_MAX_BYTES)
+
+static_assert(STORE_LIST_MAX * (ORIGIN_KEY_MAX_BYTES + ORIGIN_ETAG_MAX + ITEM_BYTES) <= PAGE_MAX_BYTES,
+              "a page holds as much as is asked for at most");
 
 /* One object, with what is in memory only. */
 static int64_t list_exact(struct object_service *s, const struct bucket *b, struct slice key,
@@ -52,6 +57,27 @@ static int64_t list_unsent(struct object_service *s, const struct bucket *b,
     return r < 0 && r != -ENOENT ? r : (int64_t)n;
 }
 
+/* Says of which version an entry is, with the bytes that are here of just that one. What went meanwhile has
+ * nothing here. */
+static int describe(struct object_service *s, const struct bucket *b, struct arena *a, struct wire_cached *w)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
+    _cleanup_(extent_unrefp) struct extent *x = NULL;
+    struct attr attr = {0};
+    object_store_key(b, w->key, &k);
+    int r = store_find(s->config.store, buf_view(&k), &x);
+    if (r == 0)
+        r = attr_decode(extent_attr_in(x, a), &attr);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    w->size_bytes = x ? extent_size(x) : w->size_bytes;
+    w->present_bytes = x ? extent_present_bytes(x) : 0;
+    w->flags |= WIRE_CACHED_VERSION;
+    w->mtime_ns = attr.mtime_ns;
+    w->etag = attr.etag;
+    return 0;
+}
+
 int op_cached(struct object_session *ses, const struct wire_cached_req *req, struct arena *a,
               struct wire_cached_rep *rep, struct err *e)
 {
@@ -65,6 +91,7 @@ int op_cached(struct object_session *ses, const struct wire_cached_req *req, str
     bool exact = req->flags & WIRE_EXACT, unsent = req->flags & WIRE_UNSENT;
     if (exact && unsent)
         return err_set(e, -EINVAL, "bucket %s: of what is not in the origin there is a list only", b->name);
+    bool tells_version = req->flags & WIRE_ETAG && !unsent;
     size_t max = exact || req->max == 0 ? 1 : MIN(req->max, (uint32_t)STORE_LIST_MAX);
     struct store_listed *l = arena_zalloc(a, max * sizeof(*l));
     int64_t n = exact    ? list_exact(s, b, req->prefix, l)
@@ -74,6 +101,7 @@ int op_cached(struct object_session *ses, const struct wire_cached_req *req, str
         return err_errno(e, (int)n, "bucket %s: list what is cached", b->name);
     size_t skip = unsent ? UNSENT_KEY_AT : PLACE_BYTES;
     _cleanup_buf_ struct buf out = BUF_INIT(PAGE_MAX_BYTES);
+    _cleanup_(arena_freep) struct arena *scratch = arena_new(ATTR_ARENA);
     for (int64_t i = 0; i < n && r == 0; i++) {
         struct wire_cached w = {.key = exact ? req->prefix : slice_from(l[i].key, skip),
                                 .size_bytes = l[i].size_bytes,
@@ -81,7 +109,9 @@ int op_cached(struct object_session *ses, const struct wire_cached_req *req, str
                                 .last_read_ms = l[i].last_read_ms};
         w.flags = (bucket_keep(b, w.key) == RULE_KEEP_PINNED ? WIRE_CACHED_PINNED : 0u) |
                   (unsent ? WIRE_CACHED_DIRTY : 0u);
-        r = wire_cached_encode(&w, &out);
+        arena_clear(scratch);
+        r = tells_version ? describe(s, b, scratch, &w) : 0;
+        r = r < 0 ? r : wire_cached_encode(&w, &out);
     }
     if (r < 0)
         return err_set(e, r, "bucket %s: list what is cached", b->name);

@@ -2,7 +2,8 @@
  * Freshness on demand: CONFIRM asks the origin about a cached object at once; EVENTS takes its notifications.
  *
  * An event says that a key changed, not what is there now: what is cached of it is forgotten, unless it is
- * the very version that the event tells of, as after a write of our own. Where that was written at another
+ * the very version that the event tells of, as after a write of our own; an event that comes before its own
+ * writer was answered is remembered for him (struct object_told). Where that was written at another
  * time than we know of, as after a copy onto itself, its bytes stay and its attributes are asked for again.
  */
 #include "object/object_internal.h"
@@ -15,6 +16,7 @@
 
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
 #define EVENT_ARENA   (64 * KIB)
+#define EVENT_TRIES   4             /* while others change the key */
 #define SAME_WRITE_NS 2000000000ull /* times of answers are rounded to seconds */
 
 /* The cached entry of a key and its attributes, in the arena; a reference, or NULL. */
@@ -141,13 +143,17 @@ static bool own_key(const struct bucket *b, const json_t *bucket, const json_t *
     return below;
 }
 
-/* The cached entry when it is the very version that the event tells of; a reference, or NULL. */
-static struct extent *cached_version(struct object_service *s, const struct bucket *b, struct slice key,
-                                     const json_t *object, struct arena *a, struct attr *ret)
+/* The ETag of an event without quotes; empty: it has none. */
+static struct slice event_etag(const json_t *object)
 {
     struct slice etag = slice_str(json_string_value(json_object_get(object, "eTag")));
-    if (etag.n >= 2 && etag.p[0] == '"')
-        etag = slice_sub(etag, 1, etag.n - 2);
+    return etag.n >= 2 && etag.p[0] == '"' ? slice_sub(etag, 1, etag.n - 2) : etag;
+}
+
+/* The cached entry when it is the very version that the event tells of; a reference, or NULL. */
+static struct extent *cached_version(struct object_service *s, const struct bucket *b, struct slice key,
+                                     struct slice etag, struct arena *a, struct attr *ret)
+{
     _cleanup_(extent_unrefp) struct extent *x = etag.n > 0 ? cached(s, b, key, a, ret) : NULL;
     return x && slice_eq(ret->etag, etag) ? TAKE_PTR(x) : NULL;
 }
@@ -161,6 +167,22 @@ static bool is_another_write(const json_t *record, const struct attr *known)
         return false;
     uint64_t apart_ns = at_ns > known->mtime_ns ? at_ns - known->mtime_ns : known->mtime_ns - at_ns;
     return apart_ns >= SAME_WRITE_NS;
+}
+
+enum event_says { EVENT_KNOWN, EVENT_DOUBTED, EVENT_CHANGED };
+
+/* What an event says of what is cached. Where it is the very version (empty ETag: none is), written at
+ * another time, its attributes are doubted here. */
+static enum event_says event_about(struct object_service *s, const struct bucket *b, struct slice key,
+                                   struct slice etag, const json_t *record)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(EVENT_ARENA);
+    struct attr known;
+    _cleanup_(extent_unrefp) struct extent *x = cached_version(s, b, key, etag, a, &known);
+    if (!x || !is_another_write(record, &known))
+        return x ? EVENT_KNOWN : EVENT_CHANGED;
+    object_doubt_key(s, b, key, x, &known);
+    return EVENT_DOUBTED;
 }
 
 /* One record: whether it changed anything. */
@@ -178,16 +200,16 @@ static bool take_event(struct object_service *s, const struct bucket *b, const j
         return false;
     if (!own_key(b, json_object_get(s3, "bucket"), object, &key) || key.n > ORIGIN_KEY_MAX_BYTES)
         return false;
-    _cleanup_(arena_freep) struct arena *a = arena_new(EVENT_ARENA);
-    struct attr known;
-    _cleanup_(extent_unrefp) struct extent *x =
-        made ? cached_version(s, b, buf_view(&key), object, a, &known) : NULL;
-    if (x && !is_another_write(record, &known))
-        return false;
-    if (x)
-        object_doubt_key(s, b, buf_view(&key), x, &known);
-    else
-        (void)object_forget_key(s, b, buf_view(&key));
+    struct slice etag = made ? event_etag(object) : SLICE_NULL;
+    for (int i = 0; i < EVENT_TRIES; i++) {
+        uint64_t seen = object_settled(s, b, buf_view(&key));
+        enum event_says says = event_about(s, b, buf_view(&key), etag, record);
+        if (says != EVENT_CHANGED)
+            return says == EVENT_DOUBTED;
+        if (object_forget_told(s, b, buf_view(&key), etag, seen))
+            return true;
+    }
+    (void)object_forget_key(s, b, buf_view(&key));
     return true;
 }
 

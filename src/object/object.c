@@ -546,6 +546,18 @@ bool object_making_begin(struct object_service *s, struct opening *o, uint64_t s
     return o->making;
 }
 
+bool object_making_begin_own(struct object_service *s, struct opening *o, uint64_t seen, struct slice etag)
+{
+    struct object_stripe *t = stripe_of(s, o);
+    struct object_told told;
+    lock_take(&t->lock);
+    told = t->told;
+    lock_drop(&t->lock);
+    bool is_it = etag.n > 0 && told.before == seen && told.place == o->bucket->place &&
+                 told.key_hash == hash_table(o->key) && slice_eq(slice_of(told.etag, told.etag_n), etag);
+    return object_making_begin(s, o, seen) || (is_it && object_making_begin(s, o, told.made));
+}
+
 void object_making_end(struct object_service *s, struct opening *o)
 {
     struct object_stripe *t = stripe_of(s, o);
@@ -580,16 +592,24 @@ static void note_before(struct object_service *s, const struct bucket *b, struct
         mirror_note_before(s->mirror, b, key, &known);
 }
 
+static void drop_attributes_locked(struct object_service *s, struct object_stripe *t, struct opening *o,
+                                   uint64_t *ret_made)
+{
+    lock_assert_held(&t->lock);
+    *ret_made = mirror_changed(s->mirror, o->bucket, o->key);
+    while (is_making_locked(t, o)) /* from what was true before; whoever comes after sees the generation */
+        cond_wait(&t->ended, &t->lock);
+}
+
 static uint64_t forget_attributes(struct object_service *s, const struct bucket *b, struct slice key)
 {
     struct opening o = {.bucket = b, .key = key};
     struct object_stripe *t = stripe_of(s, &o);
+    uint64_t made;
     if (b->p.write == BUCKET_WRITE_BACK)
         note_before(s, b, key);
     LOCK_SCOPE(&t->lock);
-    uint64_t made = mirror_changed(s->mirror, b, key);
-    while (is_making_locked(t, &o)) /* from what was true before; whoever comes after sees the generation */
-        cond_wait(&t->ended, &t->lock);
+    drop_attributes_locked(s, t, &o, &made);
     return made;
 }
 
@@ -609,14 +629,60 @@ void object_doubt_key(struct object_service *s, const struct bucket *b, struct s
     (void)watch_note(s, buf_view(&k));
 }
 
-uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
+static void forget_entry(struct object_service *s, const struct bucket *b, struct slice key)
 {
-    uint64_t made = forget_attributes(s, b, key);
     _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
     object_store_key(b, key, &k);
     (void)store_remove(s->config.store, buf_view(&k));
     object_note_forgetful(s);
+}
+
+uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    uint64_t made = forget_attributes(s, b, key);
+    forget_entry(s, b, key);
     return made;
+}
+
+/* ---- events ---- */
+
+uint64_t object_settled(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    struct opening o = {.bucket = b, .key = key};
+    struct object_stripe *t = stripe_of(s, &o);
+    LOCK_SCOPE(&t->lock);
+    while (is_making_locked(t, &o))
+        cond_wait(&t->ended, &t->lock);
+    return mirror_generation(s->mirror, b, key);
+}
+
+static bool forget_told_attributes(struct object_service *s, const struct bucket *b, struct slice key,
+                                   struct slice etag, uint64_t seen)
+{
+    struct opening o = {.bucket = b, .key = key};
+    struct object_stripe *t = stripe_of(s, &o);
+    uint64_t made;
+    if (b->p.write == BUCKET_WRITE_BACK)
+        note_before(s, b, key);
+    LOCK_SCOPE(&t->lock);
+    if (is_making_locked(t, &o) || mirror_generation(s->mirror, b, key) != seen)
+        return false;
+    drop_attributes_locked(s, t, &o, &made);
+    if (etag.n == 0 || etag.n > ORIGIN_ETAG_MAX || made != seen + 1)
+        return true;
+    t->told = (struct object_told){
+        .place = b->place, .key_hash = hash_table(key), .before = seen, .made = made, .etag_n = etag.n};
+    memcpy(t->told.etag, etag.p, etag.n);
+    return true;
+}
+
+bool object_forget_told(struct object_service *s, const struct bucket *b, struct slice key, struct slice etag,
+                        uint64_t seen)
+{
+    if (!forget_told_attributes(s, b, key, etag, seen))
+        return false;
+    forget_entry(s, b, key);
+    return true;
 }
 
 void object_await_makings(struct object_service *s)

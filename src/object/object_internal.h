@@ -71,10 +71,18 @@ struct opening {
     bool making; /* its entry in the store is being made */
 };
 
+/* What an event of the origin told of a key, which made this of its generation, and nothing else did. */
+struct object_told {
+    uint64_t place, key_hash, before, made;
+    size_t etag_n;
+    char etag[ORIGIN_ETAG_MAX];
+};
+
 struct object_stripe {
     struct lock lock;
     struct cond ended;
     struct opening *openings;
+    struct object_told told; /* the last one */
 };
 
 struct upstream_slot {
@@ -167,10 +175,19 @@ void object_opening_leave(struct object_service *s, struct opening *o);
  * or the bucket is another one now, so that no entry may be made. Else object_forget_key waits for the end.
  */
 bool object_making_begin(struct object_service *s, struct opening *o, uint64_t seen);
+/* The same for a version that was written here, with the ETag that the origin gave it: an event that told of
+ * just that one before its writer was answered has changed nothing. */
+bool object_making_begin_own(struct object_service *s, struct opening *o, uint64_t seen, struct slice etag);
 void object_making_end(struct object_service *s, struct opening *o);
 /* Forgets all that is cached of the key, because it was or will be changed: nothing older is found after it.
  * Not while holding the key's opening. Gives the generation that this made (mirror_changed). */
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key);
+/* The same in two steps for an event of a version with this ETag (empty: of none). The first waits until
+ * nobody is making an entry of the key and gives its generation; whoever has looked at what is cached then
+ * forgets it, unless it has changed since: false, and it is to be looked at again. */
+uint64_t object_settled(struct object_service *s, const struct bucket *b, struct slice key);
+bool object_forget_told(struct object_service *s, const struct bucket *b, struct slice key, struct slice etag,
+                        uint64_t seen);
 /* After something was removed from the store that must not be believed again: has the next start doubt what
  * the disks hold when one of them cannot promise that it is gone. Costs nothing otherwise. */
 void object_note_forgetful(struct object_service *s);

@@ -192,7 +192,7 @@ static void make_current(struct ending *x, const struct attr *attr, uint64_t gen
     struct opening opening = {.bucket = x->upstream->bucket, .key = x->record.key};
     _cleanup_(extent_unrefp) struct extent *copy = upload_stage_take(s, x->slot, x->numbers, x->sizes, x->n);
     object_opening_enter(s, &opening);
-    bool current = x->answer_is_own && object_making_begin(s, &opening, generation);
+    bool current = x->answer_is_own && object_making_begin_own(s, &opening, generation, attr->etag);
     if (current) {
         generation = mirror_changed(s->mirror, opening.bucket, opening.key);
         if (copy &&

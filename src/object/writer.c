@@ -791,7 +791,7 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
     struct object_service *s = w->service;
     struct opening opening = {.bucket = w->upstream->bucket, .key = w->put.key};
     object_opening_enter(s, &opening);
-    bool current = w->answer_is_own && object_making_begin(s, &opening, w->generation);
+    bool current = w->answer_is_own && object_making_begin_own(s, &opening, w->generation, w->answer.etag);
     if (current) {
         w->generation = mirror_changed(s->mirror, opening.bucket, opening.key);
         /* Readers have it of write-back, and the cache when it was sent; so does who renamed it meanwhile the

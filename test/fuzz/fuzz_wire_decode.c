@@ -34,6 +34,10 @@ static void check_lists(struct slice body)
     rest = body;
     while (wire_dirent_decode(&rest, &dirent) == 0)
         ;
+    struct wire_cached cached;
+    rest = body;
+    while (wire_cached_decode(&rest, &cached) == 0)
+        ;
     struct wire_closed closed;
     rest = body;
     while (wire_closed_decode(&rest, &closed) == 0)

@@ -23,6 +23,8 @@ import urllib.parse
 import urllib.request
 import xml.etree.ElementTree
 
+import botocore.exceptions
+
 import harness
 
 
@@ -114,6 +116,49 @@ class Gcs(Server):
     def keys(self):
         return sorted(item["name"] for item in
                       json.loads(request(self.endpoint + "/storage/v1/b/bucket/o")[2]).get("items", []))
+
+
+class Minio(harness.Origin):
+    """MinIO over a directory, whose webhook tells the node, which is there before it, of changes in its one bucket."""
+
+    program = harness.ROOT / ".deps/bin/minio"
+    token = "hush"
+
+    @classmethod
+    def missing(cls):
+        return None if cls.program.exists() else "no MinIO, which is a peer of the bench; make it with scripts/bench-peers build"
+
+    def __init__(self, directory, node):
+        self.name_of_webhook, self.node, self.bucket = "NODE", node, harness.random_name()
+        super().__init__(directory)
+
+    def start(self):
+        harness.start_on_free_port(self, lambda port: self._spawn(port, []))
+
+    def _spawn(self, port, options):
+        webhook = f"MINIO_NOTIFY_WEBHOOK_{{}}_{self.name_of_webhook}"
+        self.spawn([self.program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *options, self.dir / "data"], env={
+            "MINIO_ROOT_USER": self.access_key, "MINIO_ROOT_PASSWORD": self.secret_key, "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off", "HOME": str(self.dir), webhook.format("ENABLE"): "on", webhook.format("AUTH_TOKEN"): self.token,
+            webhook.format("ENDPOINT"): f"{self.node.endpoint}/-/api/v1/events/{self.bucket}"})
+
+    def _answers(self):
+        if not self.running():
+            raise harness.Ended(f"MinIO ended:\n{self.log_tail()}")
+        try:
+            self.s3().list_buckets()
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):  # it is ready some moments before it says so
+            return False
+        return True
+
+    def new_bucket(self, name=None):
+        """The one whose events go to the node's bucket of that name."""
+        assert name in (None, self.bucket)
+        self.s3().create_bucket(Bucket=self.bucket)
+        self.s3().put_bucket_notification_configuration(Bucket=self.bucket, NotificationConfiguration={"QueueConfigurations": [{
+            "QueueArn": f"arn:minio:sqs:{harness.REGION}:{self.name_of_webhook}:webhook",
+            "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}]})
+        return self.bucket
 
 
 class Azurite(Server):

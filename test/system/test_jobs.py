@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 import time
+import types
 
 import pytest
 
@@ -63,6 +64,51 @@ def test_prefetch_then_reads_cost_nothing(bucket):
     assert origin_bytes(bucket.node, bucket.name) == read
     again = json.loads(bucket.node.cli("prefetch", "--wait", "--json", bucket.name + "/d/").stdout)
     assert again["skipped_objects"] == 30
+
+
+def test_check_tells_how_much_of_it_is_cached(bucket):
+    """--check prints the percentage of bytes, of JSON too, rounded down: half read, all but one byte in two thousand, all.
+    (Without the rounding of check_permille the second is 100.0.)"""
+    for key, size in {"d/a": 50_000, "d/b": 49_975, "d/c": 25}.items():
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"x" * size)
+    for key, objects, percent in (("d/a", 1, 50.0), ("d/b", 2, 99.9), ("d/c", 3, 100.0)):
+        assert len(bucket.s3.get_object(Bucket=bucket.name, Key=key)["Body"].read()) > 0
+        now = checked(bucket.node, bucket.name + "/d/")
+        assert (now["objects"], now["cached_objects"], now["percent"]) == (3, objects, percent)
+        line = bucket.node.cli("prefetch", "--check", bucket.name + "/d/").stdout
+        assert line == f"{percent}% cached: {objects} of 3 objects whole, {now['cached_bytes']} of 100000 bytes\n"
+
+
+def test_check_of_nothing(bucket):
+    """--check of a prefix without objects says so, and is no percentage; of objects without bytes it counts the objects."""
+    assert bucket.node.cli("prefetch", "--check", bucket.name + "/no/").stdout == f"no objects below {bucket.name}/no/\n"
+    assert checked(bucket.node, bucket.name + "/no/")["percent"] is None
+    for key in ("e/1", "e/2", "e/3"):
+        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"")
+    assert checked(bucket.node, bucket.name + "/e/")["percent"] == 0.0
+    bucket.node.cli("prefetch", "--wait", bucket.name + "/e/")
+    assert checked(bucket.node, bucket.name + "/e/")["percent"] == 100.0
+
+
+def test_check_compares_versions(new_node, origin):
+    """An object that the origin replaced by one of the same size is not cached: --check asks for a listing of now, whatever
+    `validate` says, and counts what is here of it as another version; after a prefetch it is cached. (Without the ETags in
+    is_same_version of job_start.c, or without WIRE_FRESH there, it stays at 100 %.)"""
+    node = new_node()
+    name = node.new_bucket(origin, validate="never")
+    truth = origin.s3()
+    contents = fill(types.SimpleNamespace(name=name, truth=truth), 4, size=1000)
+    node.cli("prefetch", "--wait", name)
+    assert checked(node, name)["percent"] == 100.0
+    key, data = next(iter(contents.items()))
+    truth.put_object(Bucket=name, Key=key, Body=b"n" * len(data))
+    now = checked(node, name)
+    assert (now["objects"], now["cached_objects"], now["stale_objects"]) == (4, 3, 1)
+    assert now["cached_bytes"] == now["bytes"] - len(data)
+    assert node.cli("prefetch", "--check", name).stdout.endswith("; of 1 there is another version\n")
+    node.cli("prefetch", "--wait", name)
+    now = checked(node, name)
+    assert (now["cached_objects"], now["stale_objects"], now["percent"]) == (4, 0, 100.0)
 
 
 def test_what_was_counted_is_not_listed_again(bucket):

@@ -126,7 +126,7 @@ def du(node, *arguments):
 
 
 def test_du_and_hot(new_node, origin):
-    """du adds up what is cached, pinned and fetched by directory and agrees with what was read; hot orders by bytes
+    """du adds up what is cached, pinned and fetched by directory and agrees with what was read; hot --by bytes orders by bytes
     read; both know after a kill -9 what was written down, and after a restart everything."""
     node = new_node()
     name, idle = node.new_bucket(origin), node.new_bucket(origin)
@@ -148,7 +148,7 @@ def test_du_and_hot(new_node, origin):
             f"{name}/b/": dict(objects=1, bytes=100_000, cached_bytes=100_000, dirty_bytes=0, pinned_bytes=0, fetched_bytes=100_000)}
         assert set(du(node, "--depth", "2", name + "/a/")) == {f"{name}/a/x/", f"{name}/a/y/"}
         assert du(node)[f"{name}/"]["cached_bytes"] == 112_010
-        rows = json.loads(node.cli("hot", "--json", "--top", "2").stdout)
+        rows = json.loads(node.cli("hot", "--json", "--by", "bytes", "--top", "2").stdout)
         assert [(r["prefix"], r["read_bytes"], r["opens"]) for r in rows] == [("b/", 300_000, 3), ("a/x/", 21_000, 6)]
 
     expect()
@@ -159,6 +159,38 @@ def test_du_and_hot(new_node, origin):
     assert json.loads(node.cli("hot", "--json").stdout) == []
     assert node.cli("du", name, check=False).returncode == 1
     assert du(node) == {} and idle
+
+
+def test_hot_shows_what_mounts_open(new_node, new_mount, origin, need_fuse):
+    """hot orders by opens, so that what a mount reads by passthrough is there, although its bytes are not seen; --by bytes puts
+    first what most was read of through the node. What the mount keeps open it opens without asking, and such opens are not
+    counted. (With by_bytes alone in run_hot the mount's prefix comes last.)"""
+    node = new_node()
+    name = node.new_bucket(origin, validate="never")
+    files, truth = [f"m/{i}" for i in range(5)], origin.s3()
+    for key in files:
+        truth.put_object(Bucket=name, Key=key, Body=b"m" * 1000)
+    truth.put_object(Bucket=name, Key="s/big", Body=b"s" * 100_000)
+    node.cli("prefetch", "--wait", name)
+    before = {row["prefix"]: row["opens"] for row in json.loads(node.cli("hot", "--json", name).stdout)}
+    mount = new_mount(node, name, read_only=True)
+    assert [(mount.path / key).read_bytes() for key in files] == [b"m" * 1000] * 5
+    node.s3().get_object(Bucket=name, Key="s/big")["Body"].read()
+
+    def hot(*arguments):
+        rows = json.loads(node.cli("hot", "--json", name, *arguments).stdout)
+        return [(row["prefix"], row["opens"] - before[row["prefix"]]) for row in rows]
+    assert hot() == hot("--by", "opens") == [("m/", 5), ("s/", 1)]
+    assert hot("--by", "bytes") == [("s/", 1), ("m/", 5)]
+    assert node.cli("hot", name).stdout.splitlines()[1].endswith(f"{name}/m/")
+    asked = node.metric("forebay_requests_total", op="open")
+    for _ in range(20):
+        assert all((mount.path / key).read_bytes() == b"m" * 1000 for key in files)
+    assert json.loads(node.cli("mount", "--stats", "--json", str(mount.path)).stdout)["reading_opens"] == 105
+    if mount.uses_passthrough():
+        assert hot() == [("m/", 5), ("s/", 1)] and node.metric("forebay_requests_total", op="open") == asked > 0
+    refused = node.cli("hot", "--by", "names", check=False)
+    assert refused.returncode != 0 and "--by" in refused.stderr
 
 
 def test_quota_holds_and_scans_do_not_empty_it(new_node, origin):

@@ -173,6 +173,7 @@ static void test_bad_names_and_settings_are_named(void **state)
         {"a/b", "", "only a-z"},
         {"fine", "no-such=1\n", "no-such"},
         {"fine", "validate=sometimes\n", "never"},
+        {"fine", "validate.listing=ttl:soon\n", "validate.listing 'ttl:soon'"},
         {"fine", "origin.connections=0\n", "origin.connections"},
         {"fine", "nonsense\n", "NAME=VALUE"},
     };

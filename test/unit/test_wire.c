@@ -292,6 +292,40 @@ static void the_bytes_of_items_are_fixed(void **state)
     assert_hex(buf_view(&b), "020000006e6f");
 }
 
+/* What is cached has its version behind it when the flags say so, and else the bytes that it always had; one
+ * that is cut off is told. */
+static void the_bytes_of_cached_entries_are_fixed(void **state)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(4096);
+    struct wire_cached cached = {
+        .key = SLICE_LIT("c"), .size_bytes = 258, .present_bytes = 7, .last_read_ms = 8};
+    cached.flags = WIRE_CACHED_PINNED;
+    assert_int_equal(wire_cached_encode(&cached, &b), 0);
+    assert_hex(buf_view(&b), "0100000063"
+                             "0201000000000000"
+                             "0700000000000000"
+                             "0800000000000000"
+                             "01000000");
+    buf_clear(&b);
+    cached.flags |= WIRE_CACHED_VERSION;
+    cached.mtime_ns = 9;
+    cached.etag = SLICE_LIT("e");
+    assert_int_equal(wire_cached_encode(&cached, &b), 0);
+    assert_hex(buf_view(&b), "0100000063"
+                             "0201000000000000"
+                             "0700000000000000"
+                             "0800000000000000"
+                             "05000000"
+                             "0900000000000000"
+                             "0100000065");
+    struct slice rest = buf_view(&b);
+    struct wire_cached again;
+    assert_int_equal(wire_cached_decode(&rest, &again), 0);
+    assert_true(slice_eq(again.etag, cached.etag) && again.mtime_ns == 9 && rest.n == 0);
+    rest = slice_sub(buf_view(&b), 0, b.n - 1);
+    assert_int_equal(wire_cached_decode(&rest, &again), ERR_PROTOCOL);
+}
+
 /* An inode's bytes: in a reply, and in an entry of a directory that brings it along. */
 static void the_bytes_of_inodes_are_fixed(void **state)
 {
@@ -578,6 +612,7 @@ int main(void)
         cmocka_unit_test(every_operation_survives_the_wire),
         cmocka_unit_test(the_bytes_are_fixed),
         cmocka_unit_test(the_bytes_of_items_are_fixed),
+        cmocka_unit_test(the_bytes_of_cached_entries_are_fixed),
         cmocka_unit_test(the_bytes_of_inodes_are_fixed),
         cmocka_unit_test(walks_entries_of_directories),
         cmocka_unit_test(the_numbers_are_fixed),

@@ -94,6 +94,38 @@ void upstream_succeed(struct upstream *u, struct upstream *before)
     places_set_locked(own, u->bucket);
 }
 
+/* ---- what the origin tells ---- */
+
+/* For how long the bucket's limits owe something, or the origin wants no request. */
+static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
+{
+    uint64_t wait_ns =
+        MAX(shape_wait_ns(&u->places->requests, now_ns), shape_wait_ns(&u->places->bytes, now_ns));
+    wait_ns = MAX(wait_ns, origin_pause_ms(u->origin, now_ns / 1000000) * 1000000);
+    return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
+}
+
+static void on_moved(void *arg, uint64_t bytes)
+{
+    upstream_charge(arg, bytes);
+}
+
+static uint64_t on_turn(void *arg)
+{
+    struct upstream *u = CAST_MAGIC(upstream, arg, UPSTREAM_MAGIC);
+    uint64_t now_ns = sys->mono_ns();
+    LOCK_SCOPE(&u->places->lock);
+    uint64_t wait_ns = owed_ns_locked(u, now_ns);
+    if (wait_ns > 0)
+        return MAX(wait_ns / 1000000, (uint64_t)1);
+    shape_charge(&u->places->requests, 1, now_ns);
+    return 0;
+}
+
+static const struct origin_meter meter = {.moved = on_moved, .turn = on_turn};
+
+/* ---- life ---- */
+
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
 {
     if (!b->p.origin)
@@ -114,6 +146,8 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
     }
     struct upstream *u = calloc(1, sizeof(*u));
     assert(u);
+    o->meter = &meter;
+    o->meter_arg = u;
     u->magic = UPSTREAM_MAGIC;
     atomic_init(&u->refs, 1);
     u->bucket = bucket_ref(b);
@@ -144,21 +178,14 @@ void upstream_unref(struct upstream *u)
     free(u);
 }
 
+/* ---- places ---- */
+
 /* Places that read-ahead leaves free; none where there is only one. Who waits gets the next ones. */
 static unsigned spare_locked(const struct upstream *u)
 {
     unsigned most = u->places->waiting > 0 ? SPARE_MAX : 1;
     unsigned share = MIN((unsigned)(u->places->concurrency.limit / SPARE_SHARE), most);
     return u->places->concurrency.limit < 2 ? 0 : MAX(share, 1u);
-}
-
-/* For how long the bucket's limits owe something, or the origin wants no request. */
-static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
-{
-    uint64_t wait_ns =
-        MAX(shape_wait_ns(&u->places->requests, now_ns), shape_wait_ns(&u->places->bytes, now_ns));
-    wait_ns = MAX(wait_ns, origin_pause_ms(u->origin, now_ns / 1000000) * 1000000);
-    return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
 }
 
 /* Whether there is a place and `spare` more. *ret_wait_ns, with false: look again after that time at the

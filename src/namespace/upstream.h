@@ -67,8 +67,8 @@ struct upstream *upstream_ref(struct upstream *u);
 void upstream_unref(struct upstream *u);
 DEFINE_CLEANUP(struct upstream, upstream_unref)
 
-/* So many bytes of objects came from the origin: the next request waits until the bucket's limit allows it.
- */
+/* So many bytes of objects came from the origin or went to it: the next request waits until the bucket's
+ * limit allows it. The origin itself tells it, whoever asked. */
 void upstream_charge(struct upstream *u, uint64_t bytes);
 /* Who has a place asks once more: the next one waits until the bucket's limit allows it. */
 void upstream_charge_request(struct upstream *u);

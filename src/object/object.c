@@ -59,7 +59,6 @@ static void on_version_changed(void *arg, struct upstream *u, struct slice key, 
 static void on_fetched(void *arg, struct upstream *u, struct slice key, uint64_t bytes)
 {
     struct object_service *s = arg;
-    upstream_charge(u, bytes);
     usage_fetched(s->usage, u->bucket->id, key, bytes);
 }
 

@@ -267,6 +267,15 @@ struct origin_ops {
                    atomic_bool *cancel, bool *ret, struct err *e);
 };
 
+/* Who pays for what goes on between here and an origin. Any thread, without locks. */
+struct origin_meter {
+    /* So many bytes of a body came, or leave now; those of requests that fail and of tries, too. */
+    void (*moved)(void *arg, uint64_t bytes);
+    /* One operation sends a further request, as a part of an object: 0: it goes, and is paid for; else look
+     * again after so many milliseconds. */
+    uint64_t (*turn)(void *arg);
+};
+
 /* First member of each kind's struct. */
 struct origin {
     const struct origin_ops *ops;
@@ -282,6 +291,8 @@ struct origin {
     /* The node stops: what hears nothing, and then all that is under way, is given up (base/quit.h). May be
      * NULL. Set before the first call. */
     atomic_bool *stop_soon, *stop;
+    const struct origin_meter *meter; /* NULL: nobody pays. Set before the first call */
+    void *meter_arg;
     _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
 };
 

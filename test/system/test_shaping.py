@@ -185,6 +185,45 @@ def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
         node.cli("job", "cancel", "1")
 
 
+@pytest.mark.parametrize("way", ["through", "back", "copy"])
+def test_what_is_written_to_a_limited_origin_is_held_to_its_rate(origin, tmp_path, way):
+    """limit.origin-bytes holds for what goes to an origin: uploads through, what is written back, and what a job copies take the time
+    that their bytes need at that rate, and the origin has them all. (Without origin_moved in web_conn.c nothing waits.)"""
+    rate, n = 256 << 10, 12
+    with Node(tmp_path / "node") as node:
+        name = node.new_bucket(origin, write="back" if way == "back" else "through", write_delay="0s",
+                               **{"limit.origin-bytes": rate, "origin.connections": 1})
+        node.cli("bucket", "create", "here")
+        s3, bodies = node.s3(), {f"k{i:02d}": random_bytes(SIZE, seed=i) for i in range(n)}
+        if way == "copy":
+            for key, body in bodies.items():
+                s3.put_object(Bucket="here", Key=key, Body=body)
+        began = time.monotonic()
+        if way == "copy":
+            node.cli("copy", "--wait", "--parallel=1", "here", name)
+        else:
+            for key, body in bodies.items():
+                s3.put_object(Bucket=name, Key=key, Body=body)
+        if way == "back":
+            node.cli("flush", "--wait", name)
+        assert time.monotonic() - began > (n - 1) * SIZE / rate - 0.2  # the last one is paid for afterwards, and a tenth may be saved up
+        truth = origin.s3()
+        assert all(truth.get_object(Bucket=name, Key=key)["Body"].read() == body for key, body in bodies.items())
+
+
+def test_the_parts_of_a_large_object_are_held_to_the_rate(origin, tmp_path):
+    """An object that goes in parts is held to the limit part by part: the last one does not begin before those that went before it
+    are paid for. (Without origin_wait_turn in web_parts.c they go at once.)"""
+    part, n, rate = 5 << 20, 5, 8 << 20
+    with Node(tmp_path / "node") as node:
+        name = node.new_bucket(origin, **{"limit.origin-bytes": rate, "origin.connections": 1, "origin.part_size": part})
+        body = random_bytes(part * n, seed=1)
+        began = time.monotonic()
+        node.s3().put_object(Bucket=name, Key="k", Body=body)
+        assert time.monotonic() - began > (n - 1) * part / rate - 0.2
+        assert origin.s3().get_object(Bucket=name, Key="k")["Body"].read() == body
+
+
 def test_a_prefetch_goes_before_write_back(origin, tmp_path):
     """With a limit to the origin what a prefetch asks for goes before what is written back, which is put off, not given up: it
     is not all there before the prefetch has ended. (Without take_place in back_send.c it is.)"""

@@ -214,15 +214,16 @@ void origin_wait_turn(struct origin *o, const atomic_bool *cancel, const atomic_
 
 void origin_pause(struct origin *o, uint64_t for_ms)
 {
+    _Atomic uint64_t *pause = o->shared_pause ? o->shared_pause : &o->paused_until_ms;
     uint64_t until_ms = sys_mono_ms() + MIN(for_ms, (uint64_t)ORIGIN_PAUSE_MAX_MS);
-    uint64_t now = atomic_load(&o->paused_until_ms);
-    while (for_ms > 0 && now < until_ms && !atomic_compare_exchange_weak(&o->paused_until_ms, &now, until_ms))
+    uint64_t now = atomic_load(pause);
+    while (for_ms > 0 && now < until_ms && !atomic_compare_exchange_weak(pause, &now, until_ms))
         ;
 }
 
 uint64_t origin_pause_ms(const struct origin *o, uint64_t now_ms)
 {
-    uint64_t until_ms = atomic_load(&o->paused_until_ms);
+    uint64_t until_ms = atomic_load(o->shared_pause ? o->shared_pause : &o->paused_until_ms);
     return until_ms > now_ms ? until_ms - now_ms : 0;
 }
 

@@ -294,6 +294,8 @@ struct origin {
     const struct origin_meter *meter; /* NULL: nobody pays. Set before the first call */
     void *meter_arg;
     _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
+    _Atomic uint64_t *shared_pause;   /* instead, of all that ask one service; NULL: its own. Set before the
+                                         first   call */
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",

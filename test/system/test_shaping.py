@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import keyorigin
 import mounted
 import wire
 from harness import Node, random_bytes, s3_client, wait_until
@@ -60,7 +61,8 @@ def answer(connection):
 
 
 def bytes_of_two(readers):
-    """What each of two got of TOTAL bytes. readers: (which of the two, what reads once and gives how many bytes), each one a thread."""
+    """What each of two got of TOTAL bytes. readers: (which of the two, what reads once and gives how many bytes), each one a
+    thread."""
     got, lock, end = [0, 0], threading.Lock(), threading.Event()
 
     def read(who, once):
@@ -110,8 +112,8 @@ def test_users_get_what_their_shares_say(tmp_path, apart):
 
 
 def test_buckets_of_a_user_get_what_their_shares_say(tmp_path):
-    """Of what a user reads two buckets with shares of 25 and 100 get bytes at about 1:4, though the first is asked by more connections.
-    (With SHAPE_WEIGHT_ONE for USER_BUCKET in gate.c they get alike.)"""
+    """Of what a user reads two buckets with shares of 25 and 100 get bytes at about 1:4, though the first is asked by more
+    connections. (With SHAPE_WEIGHT_ONE for USER_BUCKET in gate.c they get alike.)"""
     with Node(tmp_path / "node", limit_bytes="256KiB") as node:
         for bucket, share in (("less", 25), ("more", 100)):
             node.cli("bucket", "create", bucket, f"share={share}")
@@ -126,8 +128,8 @@ def test_buckets_of_a_user_get_what_their_shares_say(tmp_path):
 
 
 def test_a_client_of_one_connection_gets_as_much_as_one_of_twelve(tmp_path):
-    """Two clients of one bucket, told apart by their addresses, get bytes about alike: not by their connections. (With USER_BUCKET in the
-    place of USER_BUCKET_CLIENT in gate.c's share_kinds the first gets a twelfth.)"""
+    """Two clients of one bucket, told apart by their addresses, get bytes about alike: not by their connections. (With
+    USER_BUCKET in the place of USER_BUCKET_CLIENT in gate.c's share_kinds the first gets a twelfth.)"""
     with Node(tmp_path / "node", limit_bytes="256KiB") as node, contextlib.ExitStack() as stack:
         node.cli("bucket", "create", "open", "anonymous=read")
         node.s3().put_object(Bucket="open", Key="k", Body=random_bytes(SIZE))
@@ -205,9 +207,9 @@ def test_a_limited_client_or_user_waits_and_others_do_not(tmp_path, limit):
 
 @pytest.mark.usefixtures("need_fuse")
 def test_a_mount_and_s3_clients_do_not_starve_each_other(origin, tmp_path):
-    """One program that reads a data set through a mount, and twelve connections that are served another bucket by S3, at a node that gives
-    less than they want: each gets a part that is worth something, a quarter of the other's at least. (Without the shares in is_before
-    of shape.c, the first that came goes first, and the mount gets a tenth.)"""
+    """One program that reads a data set through a mount, and twelve connections that are served another bucket by S3, at a node
+    that gives less than they want: each gets a part that is worth something, a quarter of the other's at least. (Without the
+    shares in is_before of shape.c, the first that came goes first, and the mount gets a tenth.)"""
     with Node(tmp_path / "node", limit_bytes="256KiB") as node:
         name = node.new_bucket(origin)
         for i in range(4 * TOTAL // SIZE):
@@ -265,8 +267,8 @@ def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
 
 @pytest.mark.parametrize("way", ["through", "back", "copy"])
 def test_what_is_written_to_a_limited_origin_is_held_to_its_rate(origin, tmp_path, way):
-    """limit.origin-bytes holds for what goes to an origin: uploads through, what is written back, and what a job copies take the time
-    that their bytes need at that rate, and the origin has them all. (Without origin_moved in web_conn.c nothing waits.)"""
+    """limit.origin-bytes holds for what goes to an origin: uploads through, what is written back, and what a job copies take the
+    time that their bytes need at that rate, and the origin has them all. (Without origin_moved in web_conn.c nothing waits.)"""
     rate, n = 256 << 10, 12
     with Node(tmp_path / "node") as node:
         name = node.new_bucket(origin, write="back" if way == "back" else "through", write_delay="0s",
@@ -284,14 +286,15 @@ def test_what_is_written_to_a_limited_origin_is_held_to_its_rate(origin, tmp_pat
                 s3.put_object(Bucket=name, Key=key, Body=body)
         if way == "back":
             node.cli("flush", "--wait", name)
-        assert time.monotonic() - began > (n - 1) * SIZE / rate - 0.2  # the last one is paid for afterwards, and a tenth may be saved up
+        # The last one is paid for afterwards, and a tenth of a second may be saved up.
+        assert time.monotonic() - began > (n - 1) * SIZE / rate - 0.2
         truth = origin.s3()
         assert all(truth.get_object(Bucket=name, Key=key)["Body"].read() == body for key, body in bodies.items())
 
 
 def test_the_parts_of_a_large_object_are_held_to_the_rate(origin, tmp_path):
-    """An object that goes in parts is held to the limit part by part: the last one does not begin before those that went before it
-    are paid for. (Without origin_wait_turn in web_parts.c they go at once.)"""
+    """An object that goes in parts is held to the limit part by part: the last one does not begin before those that went before
+    it are paid for. (Without origin_wait_turn in web_parts.c they go at once.)"""
     part, n, rate = 5 << 20, 5, 8 << 20
     with Node(tmp_path / "node") as node:
         name = node.new_bucket(origin, **{"limit.origin-bytes": rate, "origin.connections": 1, "origin.part_size": part})
@@ -327,6 +330,74 @@ def test_a_prefetch_goes_before_write_back(origin, tmp_path):
         node.cli("bucket", "set", bucket, "limit.origin-requests=0")
         assert "0 objects" in node.cli("flush", "--wait", bucket).stdout
         assert truth.list_objects_v2(Bucket=bucket, Prefix="new/")["KeyCount"] == 200
+
+
+def test_a_pause_holds_for_all_buckets_of_a_service(tmp_path):
+    """When a service answers for one bucket that it wants no request for five seconds, it gets none for another bucket of the
+    same endpoint and account either. (Without shared_pause in upstream_join it does.)"""
+    with keyorigin.KeyOrigin() as origin, Node(tmp_path / "node") as node, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for bucket in ("one", "two"):
+            origin.objects[bucket, "k"] = keyorigin.Object(bucket.encode())
+            node.create_bucket(bucket, f"s3://{bucket}", **origin.properties())
+        told, asked = [], []
+
+        def busy(bucket, _key):
+            if bucket == "two":
+                asked.append(time.monotonic())
+            elif not told:
+                told.append(time.monotonic())
+                return {"Retry_After": 5}
+            return None
+
+        origin.busy = busy
+        one = pool.submit(lambda: node.s3().get_object(Bucket="one", Key="k")["Body"].read())
+        wait_until(lambda: node.metric("forebay_origin_retries_total", bucket="one") > 0, what="the node heard of it")
+        assert node.s3().get_object(Bucket="two", Key="k")["Body"].read() == b"two"
+        assert one.result() == b"one"
+        assert asked[0] - told[0] > 4.9
+
+
+def test_a_read_goes_before_a_prefetch_of_another_bucket(tmp_path):
+    """While a service is busy and a read of one bucket waits for a place there, a prefetch of another bucket asks it once a
+    second; when nobody waits any more it goes on, to its end. (Without must_yield_locked in upstream.c it asks as often as it
+    may.)"""
+    with keyorigin.KeyOrigin() as origin, Node(tmp_path / "node") as node, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        origin.objects.update({("hot", key): keyorigin.Object(b"hot") for key in "ab"})
+        origin.objects.update({("bulk", f"k{i:02d}"): keyorigin.Object(b"bulk") for i in range(50)})
+        node.create_bucket("hot", "s3://hot", **origin.properties(), **{"origin.connections": 1})
+        node.create_bucket("bulk", "s3://bulk", **origin.properties(), retry="1h")
+        go_on, held = threading.Event(), []
+
+        def before_get(bucket, _key):
+            if bucket == "hot":
+                held.append(bucket)
+                go_on.wait(400)
+
+        def asked():
+            with origin.lock:
+                return sum(path.startswith("/bulk/") for method, path, _ in origin.requests if method == "GET")
+
+        try:
+            origin.before_get = before_get
+            origin.busy = lambda bucket, _key: {} if bucket == "bulk" and not go_on.is_set() else None
+            busy = node.metric("forebay_connections_active", via="http")
+            reads = [pool.submit(lambda key=key: node.s3().get_object(Bucket="hot", Key=key)["Body"].read()) for key in "ab"]
+            wait_until(lambda: held and node.metric("forebay_connections_active", via="http") >= busy + 2,
+                       what="a read has the only place, another one wants it")
+            node.cli("prefetch", "bulk")
+            wait_until(lambda: asked() > 0, what="the prefetch has asked")
+            before = -1
+            while before != asked():  # those that went before anybody knew that the service is busy
+                before = asked()
+                time.sleep(0.5)
+            began = time.monotonic()
+            wait_until(lambda: asked() >= before + 8, what="the prefetch asks all the same")
+            assert time.monotonic() - began > 3.5  # seven, were it not for what was on its way when that began
+        finally:
+            go_on.set()
+        assert [read.result() for read in reads] == [b"hot"] * 2 and len(held) == 2
+        wait_until(lambda: json.loads(node.cli("job", "show", "1", "--json").stdout)["state"] == "done", 120,
+                   "the prefetch ended")
 
 
 def test_what_was_only_announced_is_not_paid_for(tmp_path):

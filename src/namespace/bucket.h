@@ -68,7 +68,7 @@
     X(origin_requests, UINT, "limit.origin-requests", "N", "0", 0, 0, NULL, false,                           \
       "most requests a second that the node sends to the origin; 0: no limit")                               \
     X(origin_bytes, SIZE, "limit.origin-bytes", "SIZE", "0", 0, 0, NULL, false,                              \
-      "most bytes a second that the node reads from the origin; 0: no limit")                                \
+      "most bytes a second that the node reads from the origin and writes to it; 0: no limit")               \
     X(anonymous, ENUM, "anonymous", "MODE", "none", 0, 0, "none|read", false,                                \
       "read: S3 requests without a signature may list and read")                                             \
     X(s3_tags, STRING, "s3.tags", "TAGS", NULL, 0, 0, NULL, false, "tags of the bucket, KEY=VALUE&...")      \

@@ -10,7 +10,10 @@
  * nothing.
  *  4. Upstreams that follow one another at a bucket share one `places` while the origin is the same, so that
  * 1 and 2 hold, and limits are owed to, over all of them.
- *  5. Who is given up, or whose node stops (base/quit.h), waits for no place and tries nothing again: what he
+ *  5. Of buckets at one service (service.h) each has its own limits and places. A busy answer to one lowers
+ * how many each of them asks at once, when it asks next; while the service is slow, what reads ahead or goes
+ * behind at one bucket yields to reads of another that find no place, but for one request a second.
+ *  6. Who is given up, or whose node stops (base/quit.h), waits for no place and tries nothing again: what he
  * asks then ends at once, or soon.
  */
 #include "namespace/upstream.h"
@@ -25,7 +28,8 @@
 #define SPARE_SHARE         8 /* one place in so many is not for read-ahead, but not more than SPARE_MAX: */
 #define SPARE_MAX           4 /* while somebody waits for one, else but one: of many places one comes free soon */
 #define WANTED_NS           ((uint64_t)1000000000) /* who was refused so long ago looks for no place any more */
-#define PLACES_FEW          4                      /* of fewer a single one is missed */
+#define WANTED_MAX_NS       ((uint64_t)30000000000) /* who looks again after longer has been given up */
+#define PLACES_FEW          4                       /* of fewer a single one is missed */
 #define RETRY_BUDGET_TOKENS 100
 #define LOOK_AGAIN_NS       ((uint64_t)1000000000)
 #define HEAD_ARENA_BYTES    (64 * KIB)
@@ -94,6 +98,42 @@ void upstream_succeed(struct upstream *u, struct upstream *before)
     places_set_locked(own, u->bucket);
 }
 
+/* ---- what the origin tells ---- */
+
+static uint64_t own_owed_ns_locked(const struct upstream *u, uint64_t now_ns)
+{
+    return MAX(shape_wait_ns(&u->places->requests, now_ns), shape_wait_ns(&u->places->bytes, now_ns));
+}
+
+/* For how long the bucket's limits owe something, or the origin wants no request. */
+static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
+{
+    uint64_t wait_ns =
+        MAX(own_owed_ns_locked(u, now_ns), origin_pause_ms(u->origin, now_ns / 1000000) * 1000000);
+    return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
+}
+
+static void on_moved(void *arg, uint64_t bytes)
+{
+    upstream_charge(arg, bytes);
+}
+
+static uint64_t on_turn(void *arg)
+{
+    struct upstream *u = CAST_MAGIC(upstream, arg, UPSTREAM_MAGIC);
+    uint64_t now_ns = sys->mono_ns();
+    LOCK_SCOPE(&u->places->lock);
+    uint64_t wait_ns = owed_ns_locked(u, now_ns);
+    if (wait_ns > 0)
+        return MAX(wait_ns / 1000000, (uint64_t)1);
+    shape_charge(&u->places->requests, 1, now_ns);
+    return 0;
+}
+
+static const struct origin_meter meter = {.moved = on_moved, .turn = on_turn};
+
+/* ---- life ---- */
+
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
 {
     if (!b->p.origin)
@@ -114,6 +154,8 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
     }
     struct upstream *u = calloc(1, sizeof(*u));
     assert(u);
+    o->meter = &meter;
+    o->meter_arg = u;
     u->magic = UPSTREAM_MAGIC;
     atomic_init(&u->refs, 1);
     u->bucket = bucket_ref(b);
@@ -121,6 +163,16 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
     u->places = places_new(b);
     *ret = u;
     return 0;
+}
+
+void upstream_join(struct upstream *u, struct service_table *t)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(SERVICE_KEY_MAX);
+    assert(!u->service);
+    if (!service_key(u->bucket->p.origin, &u->bucket->p.origin_options, &key))
+        return;
+    u->service = service_find(t, buf_view(&key));
+    u->origin->shared_pause = &u->service->paused_until_ms;
 }
 
 struct upstream *upstream_ref(struct upstream *u)
@@ -139,10 +191,13 @@ void upstream_unref(struct upstream *u)
         return;
     places_unref(u->places);
     origin_close(u->origin);
+    service_unref(u->service);
     bucket_unref(u->bucket);
     u->magic = 0;
     free(u);
 }
+
+/* ---- places ---- */
 
 /* Places that read-ahead leaves free; none where there is only one. Who waits gets the next ones. */
 static unsigned spare_locked(const struct upstream *u)
@@ -152,19 +207,49 @@ static unsigned spare_locked(const struct upstream *u)
     return u->places->concurrency.limit < 2 ? 0 : MAX(share, 1u);
 }
 
-/* For how long the bucket's limits owe something, or the origin wants no request. */
-static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
+/* What was answered to others at the service lowers how many of this bucket go there, too. */
+static void hear_locked(struct upstream *u, uint64_t now_ns)
 {
-    uint64_t wait_ns =
-        MAX(shape_wait_ns(&u->places->requests, now_ns), shape_wait_ns(&u->places->bytes, now_ns));
-    wait_ns = MAX(wait_ns, origin_pause_ms(u->origin, now_ns / 1000000) * 1000000);
-    return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
+    struct upstream_places *p = u->places;
+    uint64_t busy_ms = u->service ? atomic_load(&u->service->busy_ms) : 0;
+    if (busy_ms <= p->heard_ms)
+        return;
+    p->heard_ms = busy_ms;
+    if (service_is_slow(u->service, now_ns / 1000000))
+        concurrency_on_failure(&p->concurrency, ERR_ORIGIN_BUSY, now_ns / 1000000);
+}
+
+/* A read found no place, and not for the sake of its own bucket's limits. It may look again late, so that
+ * this is believed until one of its bucket finds a place, and a moment longer. */
+static void want_locked(struct upstream *u, uint64_t now_ns)
+{
+    struct service *s = u->service;
+    if (!s || own_owed_ns_locked(u, now_ns) > 0)
+        return;
+    atomic_store(&s->wanted_by, u->places);
+    atomic_store(&s->wanted_until_ns, now_ns + WANTED_MAX_NS);
+}
+
+static void found_locked(struct upstream *u, uint64_t now_ns)
+{
+    struct service *s = u->service;
+    if (s && atomic_load(&s->wanted_by) == u->places && atomic_load(&s->wanted_until_ns) > now_ns + WANTED_NS)
+        atomic_store(&s->wanted_until_ns, now_ns + WANTED_NS);
+}
+
+/* Whether a read of another bucket looks for a place at the same service, which has none to spare. */
+static bool others_want(const struct upstream *u, uint64_t now_ns)
+{
+    struct service *s = u->service;
+    return s && service_is_slow(s, now_ns / 1000000) && atomic_load(&s->wanted_by) != u->places &&
+           now_ns < atomic_load(&s->wanted_until_ns);
 }
 
 /* Whether there is a place and `spare` more. *ret_wait_ns, with false: look again after that time at the
  * latest. */
-static bool has_place_locked(const struct upstream *u, unsigned spare, uint64_t now_ns, uint64_t *ret_wait_ns)
+static bool has_place_locked(struct upstream *u, unsigned spare, uint64_t now_ns, uint64_t *ret_wait_ns)
 {
+    hear_locked(u, now_ns);
     uint64_t wait_ns = owed_ns_locked(u, now_ns);
     *ret_wait_ns = wait_ns > 0 ? MIN(wait_ns, LOOK_AGAIN_NS) : LOOK_AGAIN_NS;
     return wait_ns == 0 && (double)(u->places->running + spare) + 1.0 <= u->places->concurrency.limit;
@@ -187,17 +272,47 @@ bool upstream_is_quitting(const struct upstream *u)
     return quit_level() != QUIT_NO || (soon && atomic_load(soon)) || (now && atomic_load(now));
 }
 
-void upstream_enter(struct upstream *u)
+/* Whether what reads ahead has to wait for reads of others; *ret_yields: they are there. */
+static bool must_yield_locked(const struct upstream *u, bool ahead, bool *ret_yields)
+{
+    uint64_t now_ns = sys->mono_ns();
+    *ret_yields = ahead && others_want(u, now_ns);
+    return *ret_yields && now_ns < u->places->ahead_ns + UPSTREAM_BEHIND_NS;
+}
+
+/* As enter_locked, in the order of those that look for a place; `ahead`: nobody waits for it. */
+static bool enter_in_order_locked(struct upstream *u, bool ahead, unsigned spare, uint64_t *ret_wait_ns)
+{
+    bool yields;
+    *ret_wait_ns = LOOK_AGAIN_NS;
+    bool entered = !must_yield_locked(u, ahead, &yields) && enter_locked(u, spare, ret_wait_ns);
+    if (entered && yields)
+        u->places->ahead_ns = sys->mono_ns();
+    if (entered && !ahead)
+        found_locked(u, sys->mono_ns());
+    else if (!ahead)
+        want_locked(u, sys->mono_ns());
+    return entered;
+}
+
+void upstream_enter_again(struct upstream *u, const atomic_bool *awaited)
 {
     uint64_t wait_ns;
     bool entered;
     LOCK_SCOPE(&u->places->lock);
     u->places->waiting++;
-    while (!(entered = enter_locked(u, /* spare= */ 0, &wait_ns)) && !upstream_is_quitting(u))
+    while (
+        !(entered = enter_in_order_locked(u, awaited && !atomic_load(awaited), /* spare= */ 0, &wait_ns)) &&
+        !upstream_is_quitting(u))
         (void)cond_wait_for(&u->places->room, &u->places->lock,
                             MIN(wait_ns, (uint64_t)QUIT_LOOK_MS * 1000000));
     u->places->running += !entered;
     u->places->waiting--;
+}
+
+void upstream_enter(struct upstream *u)
+{
+    upstream_enter_again(u, /* awaited= */ NULL);
 }
 
 static bool is_cancelled(const atomic_bool *cancel)
@@ -229,23 +344,27 @@ bool upstream_try_enter(struct upstream *u, bool ahead)
 {
     uint64_t wait_ns;
     LOCK_SCOPE(&u->places->lock);
-    return note_wanted_locked(u, enter_locked(u, ahead ? spare_locked(u) : 0, &wait_ns));
+    return note_wanted_locked(u, enter_in_order_locked(u, ahead, ahead ? spare_locked(u) : 0, &wait_ns));
 }
 
 bool upstream_has_place(struct upstream *u, bool ahead)
 {
     uint64_t wait_ns;
+    bool yields;
     LOCK_SCOPE(&u->places->lock);
-    return note_wanted_locked(u, has_place_locked(u, ahead ? spare_locked(u) : 0, sys->mono_ns(), &wait_ns));
+    return note_wanted_locked(u,
+                              !must_yield_locked(u, ahead, &yields) &&
+                                  has_place_locked(u, ahead ? spare_locked(u) : 0, sys->mono_ns(), &wait_ns));
 }
 
 bool upstream_try_enter_behind(struct upstream *u, uint64_t waited_ns)
 {
     uint64_t wait_ns;
     LOCK_SCOPE(&u->places->lock);
-    bool wanted = u->places->waiting > 0 ||
+    bool others = others_want(u, sys->mono_ns());
+    bool wanted = others || u->places->waiting > 0 ||
                   (u->places->wanted_ns > 0 && sys->mono_ns() - u->places->wanted_ns < WANTED_NS);
-    bool felt = u->places->requests.per_s > 0 || u->places->bytes.per_s > 0 ||
+    bool felt = others || u->places->requests.per_s > 0 || u->places->bytes.per_s > 0 ||
                 u->places->concurrency.limit < PLACES_FEW;
     if (wanted && (u->places->behind > 0 || (felt && waited_ns < UPSTREAM_BEHIND_NS)))
         return false;
@@ -300,6 +419,10 @@ void upstream_leave(struct upstream *u, int result)
         concurrency_on_success(&u->places->concurrency);
     else if (retry_is_transient(result))
         concurrency_on_failure(&u->places->concurrency, result, sys_mono_ms());
+    if (result == ERR_ORIGIN_BUSY && u->service) {
+        u->places->heard_ms = sys_mono_ms();
+        atomic_store(&u->service->busy_ms, u->places->heard_ms);
+    }
     cond_broadcast(&u->places->room);
 }
 

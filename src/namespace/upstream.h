@@ -7,6 +7,7 @@
 #include "base/lock.h"
 #include "base/shape.h"
 #include "namespace/bucket.h"
+#include "namespace/service.h"
 #include "origin/origin.h"
 
 struct upstream;
@@ -39,9 +40,11 @@ struct upstream_places {
     struct cond room;
     struct concurrency concurrency;
     unsigned running;
-    unsigned waiting;                   /* threads in upstream_enter */
-    unsigned behind;                    /* of those that run: entered by upstream_try_enter_behind */
-    uint64_t wanted_ns;                 /* when somebody else found no place last, monotonic; 0: never */
+    unsigned waiting;   /* threads in upstream_enter */
+    unsigned behind;    /* of those that run: entered by upstream_try_enter_behind */
+    uint64_t wanted_ns; /* when somebody else found no place last, monotonic; 0: never */
+    uint64_t heard_ms;  /* of service.busy_ms: what lowered `concurrency` already */
+    uint64_t ahead_ns;  /* when one read ahead went though another bucket's reads want places */
     struct shape_limit requests, bytes; /* limit.origin-requests, limit.origin-bytes of the bucket */
 };
 
@@ -56,10 +59,15 @@ struct upstream {
     /* Series that reading counts in, looked up once each: by whom it is read, and how. */
     _Atomic(struct metric_series *) opens[UPSTREAM_VIAS][UPSTREAM_OPENS], read_bytes[UPSTREAM_VIAS][2];
     struct upstream_places *places;
+    struct service *service; /* NULL: it is alone. Set as `layer` is, by upstream_join */
 };
 
 /* Opens the origin of a mirror bucket; counted. ERR_NOT_IMPLEMENTED for a bucket without origin. */
 int upstream_open(struct bucket *b, struct upstream **ret, struct err *e);
+/* `u`, which nobody else has yet, and before upstream_succeed, is one of those that ask its service: a pause
+ * that one of them hears of, and a busy answer, hold for all, and what others read goes before what it reads
+ * ahead or writes back while that service is slow. */
+void upstream_join(struct upstream *u, struct service_table *t);
 /* `u`, which nobody else has yet, follows one of the same bucket's earlier properties: what is owed to its
  * limits goes on being owed, and while it is the same origin all that is known of that, and who is inside. */
 void upstream_succeed(struct upstream *u, struct upstream *before);
@@ -67,8 +75,8 @@ struct upstream *upstream_ref(struct upstream *u);
 void upstream_unref(struct upstream *u);
 DEFINE_CLEANUP(struct upstream, upstream_unref)
 
-/* So many bytes of objects came from the origin: the next request waits until the bucket's limit allows it.
- */
+/* So many bytes of objects came from the origin or went to it: the next request waits until the bucket's
+ * limit allows it. The origin itself tells it, whoever asked. */
 void upstream_charge(struct upstream *u, uint64_t bytes);
 /* Who has a place asks once more: the next one waits until the bucket's limit allows it. */
 void upstream_charge_request(struct upstream *u);
@@ -81,6 +89,9 @@ bool upstream_is_quitting(const struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits; not when it is quitting.
  * Leave with the result of the request. */
 void upstream_enter(struct upstream *u);
+/* The same of what is tried again, and is read ahead as long as `awaited` is not set: then it yields as that
+ * does. */
+void upstream_enter_again(struct upstream *u, const atomic_bool *awaited);
 /* For a request that goes on at its writer's pace and takes no place: waits for the bucket's limits, and is
  * paid for. False: it was cancelled before (cancel may be NULL). */
 bool upstream_enter_slowly(struct upstream *u, const atomic_bool *cancel);

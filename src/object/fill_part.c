@@ -441,7 +441,7 @@ void fill_part_run(struct part *p)
             retry = (struct retry){.started_ms = sys_mono_ms()};
         if (!upstream_try_again(f->upstream, &retry, r, &f->engine->cancel))
             break;
-        upstream_enter(f->upstream);
+        upstream_enter_again(f->upstream, &p->urgent);
     }
     if (r < 0)
         r = classify(p, r, &e);

@@ -60,7 +60,6 @@ static void on_version_changed(void *arg, struct upstream *u, struct slice key, 
 static void on_fetched(void *arg, struct upstream *u, struct slice key, uint64_t bytes)
 {
     struct object_service *s = arg;
-    upstream_charge(u, bytes);
     usage_fetched(s->usage, u->bucket->id, key, bytes);
 }
 
@@ -102,6 +101,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
     s->gate = gate_new(&config->gate);
+    s->services = service_table_new();
     s->values = values_new(budget_total(config->budget) / VALUES_SHARE);
     s->value_budget = budget_new(values_max_bytes(s->values) / 2);
     s->part_budget = budget_new(budget_total(config->budget) / UPLOAD_SHARE);
@@ -189,6 +189,7 @@ void object_service_close(struct object_service *s)
     sobject_expire_free(s);
     keep_free(s);
     upload_slots_free(s);
+    service_table_free(s->services);
     gate_free(s->gate);
     values_free(s->values);
     budget_free(s->value_budget);
@@ -385,6 +386,7 @@ int object_upstream(struct object_service *s, struct slice bucket, struct upstre
         r = upstream_open(b, &u, e);
         if (r < 0)
             return err_prefix(e, r, "bucket %s", b->name);
+        upstream_join(u, s->services);
         if (known && !atomic_load(&b->retired))
             upstream_succeed(u, known);
         u->layer = &back_layer;

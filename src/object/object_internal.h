@@ -108,6 +108,7 @@ struct object_service {
     atomic_bool stopping_soon, stopping;
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
+    struct service_table *services;
     uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */
     _Atomic uint64_t forgetful; /* of store_n_forgetful, of which the control store knows */
     struct object_session *sessions;

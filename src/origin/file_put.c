@@ -126,7 +126,8 @@ static int target_open(struct file_origin *f, struct target *t, struct slice key
     return t->root < 0 ? t->root : 0;
 }
 
-static int write_body(int fd, const struct origin_put *p, const struct origin_body *body, struct err *e)
+static int write_body(struct file_origin *f, int fd, const struct origin_put *p,
+                      const struct origin_body *body, struct err *e)
 {
     char _cleanup_free_ *piece = malloc(FILE_PIECE_BYTES);
     if (!piece)
@@ -138,6 +139,7 @@ static int write_body(int fd, const struct origin_put *p, const struct origin_bo
         if (n <= 0)
             return n < 0 ? err_set(e, (int)n, "body: %s", err_text((int)n))
                          : err_set(e, -ENODATA, "the body to be written ended early");
+        origin_moved(&f->base, (uint64_t)n);
         int r = sys_pwrite_all(fd, piece, (size_t)n, at);
         if (r < 0)
             return file_error(e, r, "write", p->key);
@@ -183,7 +185,7 @@ static int write_tmp(struct file_origin *f, struct target *t, const struct origi
     if (fd < 0)
         return file_error(e, fd, "create", t->key);
     t->has_tmp = true;
-    int r = write_body(fd, p, body, e);
+    int r = write_body(f, fd, p, body, e);
     if (r < 0)
         return r;
     r = file_keep_meta(f, fd, -1, NULL, p);

@@ -149,6 +149,7 @@ int gs_upload(struct gs *g, const struct origin_put *p, const struct origin_body
     uint64_t before;
     do {
         before = u.have;
+        origin_wait_turn(&g->base, p->cancel, /* stop= */ NULL);
         r = send_patiently(&u, e);
     } while (r == 0 && u.have > before);
     if (r == 0)

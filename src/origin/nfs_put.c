@@ -131,6 +131,7 @@ static int write_body(struct target *t, struct nfsfh *fh, const struct origin_bo
         int r = fill_piece(body, piece, n, at, e);
         if (r < 0)
             return r;
+        origin_moved(&t->nfs->base, n);
         r = write_piece(t->conn, fh, piece, n, at);
         if (r < 0)
             return nfs_error(t->conn, e, r, "write", t->key);

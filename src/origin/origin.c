@@ -193,17 +193,37 @@ void origin_count_request(struct origin *o, const char *op, int status)
     metrics_count(METRIC_ORIGIN_REQUESTS, o->bucket_name, op, text);
 }
 
+void origin_moved(struct origin *o, uint64_t bytes)
+{
+    if (o->meter && bytes > 0)
+        o->meter->moved(o->meter_arg, bytes);
+}
+
+static bool is_set_flag(const atomic_bool *flag)
+{
+    return flag && atomic_load(flag);
+}
+
+void origin_wait_turn(struct origin *o, const atomic_bool *cancel, const atomic_bool *stop)
+{
+    uint64_t wait_ms;
+    while (o->meter && !is_set_flag(cancel) && !is_set_flag(stop) && quit_level() == QUIT_NO &&
+           (wait_ms = o->meter->turn(o->meter_arg)) > 0)
+        sys->sleep_ns(MIN(wait_ms, (uint64_t)QUIT_LOOK_MS) * 1000000);
+}
+
 void origin_pause(struct origin *o, uint64_t for_ms)
 {
+    _Atomic uint64_t *pause = o->shared_pause ? o->shared_pause : &o->paused_until_ms;
     uint64_t until_ms = sys_mono_ms() + MIN(for_ms, (uint64_t)ORIGIN_PAUSE_MAX_MS);
-    uint64_t now = atomic_load(&o->paused_until_ms);
-    while (for_ms > 0 && now < until_ms && !atomic_compare_exchange_weak(&o->paused_until_ms, &now, until_ms))
+    uint64_t now = atomic_load(pause);
+    while (for_ms > 0 && now < until_ms && !atomic_compare_exchange_weak(pause, &now, until_ms))
         ;
 }
 
 uint64_t origin_pause_ms(const struct origin *o, uint64_t now_ms)
 {
-    uint64_t until_ms = atomic_load(&o->paused_until_ms);
+    uint64_t until_ms = atomic_load(o->shared_pause ? o->shared_pause : &o->paused_until_ms);
     return until_ms > now_ms ? until_ms - now_ms : 0;
 }
 
@@ -342,6 +362,7 @@ int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, st
         r = o->ops->get(o, g, a, &attr, on_bytes, &w, &local);
     if (w.bytes > 0)
         metrics_add(metrics_series(METRIC_ORIGIN_READ_BYTES, o->bucket_name, NULL, NULL), w.bytes);
+    origin_moved(o, w.bytes);
     if (r == 0)
         r = check_bytes(g, &w, &attr, &local);
     if (r == 0)

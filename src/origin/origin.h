@@ -277,6 +277,15 @@ struct origin_uploads {
 
 #define ORIGIN_PLACE_BYTES 16
 
+/* Who pays for what goes on between here and an origin. Any thread, without locks. */
+struct origin_meter {
+    /* So many bytes of a body came, or leave now; those of requests that fail and of tries, too. */
+    void (*moved)(void *arg, uint64_t bytes);
+    /* One operation sends a further request, as a part of an object: 0: it goes, and is paid for; else look
+     * again after so many milliseconds. */
+    uint64_t (*turn)(void *arg);
+};
+
 /* First member of each kind's struct. */
 struct origin {
     const struct origin_ops *ops;
@@ -297,7 +306,11 @@ struct origin {
     const struct origin_uploads *uploads;
     void *uploads_arg;
     uint8_t place[ORIGIN_PLACE_BYTES];
+    const struct origin_meter *meter; /* NULL: nobody pays. Set before the first call */
+    void *meter_arg;
     _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
+    _Atomic uint64_t *shared_pause;   /* instead, of all that ask one service; NULL: its own. Set before the
+                                         first   call */
 };
 
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",

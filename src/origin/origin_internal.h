@@ -16,6 +16,11 @@ extern const struct origin_ops origin_hdfs_ops;
 /* Counts one request that was sent: op is "get", "head", "list", ..., status the HTTP status, 0 when none
  * came. Kinds without HTTP pass err_http_status() of the outcome. */
 void origin_count_request(struct origin *o, const char *op, int status);
+/* For the meter, wherever bytes of a body are on their way; origin_get does it for those that come. */
+void origin_moved(struct origin *o, uint64_t bytes);
+/* Before each request of an operation that sends several of them at its own pace: waits for the meter, or
+ * until one of the flags (which may be NULL) or the thread's scopes say that it is given up. */
+void origin_wait_turn(struct origin *o, const atomic_bool *cancel, const atomic_bool *stop);
 
 /* Attribute strings into `a` after checking that they fit: the origin chose their sizes. -ENOMEM otherwise.
  */

@@ -243,6 +243,8 @@ static size_t on_read(char *p, size_t size, size_t n, void *arg)
         return CURL_READFUNC_ABORT;
     }
     c->body_sent += (uint64_t)r;
+    if (c->web->origin)
+        origin_moved(c->web->origin, (uint64_t)r);
     return (size_t)r;
 }
 

@@ -319,8 +319,8 @@ int web_body_digest(const struct origin_body *body, uint64_t offset, uint64_t n,
 /* Parts done in parallel by the calling thread and up to three helpers; each tried a few times when time may
  * heal its failure. */
 struct web_parts {
-    const struct origin *origin; /* whose pauses are kept */
-    uint32_t n, limit;           /* limit: most threads */
+    struct origin *origin; /* whose pauses are kept, and who says when each may go */
+    uint32_t n, limit;     /* limit: most threads */
     atomic_bool *cancel;
     /* One part, from several threads at once; `stop` is set when another has failed for good. */
     int (*one)(void *arg, uint32_t i, atomic_bool *stop, struct err *e);

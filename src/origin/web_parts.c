@@ -55,6 +55,7 @@ static int one_patiently(struct run *u, uint32_t i, struct err *e)
     uint32_t attempt = 0;
     do {
         e->code = 0;
+        origin_wait_turn(u->parts->origin, u->parts->cancel, &u->stop);
         r = u->parts->one(u->parts->arg, i, &u->stop, e);
     } while (r < 0 && web_try_again(u->parts->origin, u->parts->cancel, &u->stop, attempt++, r));
     return r < 0 ? err_prefix(e, r, "part %u of %u", i + 1, u->parts->n) : 0;

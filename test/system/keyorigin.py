@@ -33,7 +33,8 @@ class Object:
 class KeyOrigin(served.Server):
     """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before_put(bucket, key)` is
     called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and
-    `before_list(query)` are the same of a GET, and of a listing, whose pages have no more than `page_keys`."""
+    `before_list(query)` are the same of a GET, and of a listing, whose pages have no more than `page_keys`. A GET for which
+    `busy(bucket, key)` gives headers is answered 503 with them."""
 
     def __init__(self):
         super().__init__(_Handler)
@@ -41,6 +42,7 @@ class KeyOrigin(served.Server):
         self.before_put = None
         self.before_get = None
         self.before_list = None
+        self.busy = None
         self.page_keys = 1000
 
     def properties(self):
@@ -58,9 +60,9 @@ class _Handler(served.Handler):
         with self.origin.lock:
             self.origin.requests.append((self.command, urllib.parse.unquote(path), self.query))
 
-    def _error(self, status, code):
+    def _error(self, status, code, **headers):
         self.send(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
-                  Content_Type="application/xml")
+                  Content_Type="application/xml", **headers)
 
     def _found(self):
         with self.origin.lock:
@@ -72,6 +74,9 @@ class _Handler(served.Handler):
             return self._list()
         if self.origin.before_get and self.command == "GET":
             self.origin.before_get(self.bucket, self.key)
+        busy = self.origin.busy(self.bucket, self.key) if self.origin.busy and self.command == "GET" else None
+        if busy is not None:
+            return self._error(503, "SlowDown", **busy)
         found = self._found()
         if found is None:
             return self._error(404, "NoSuchKey")

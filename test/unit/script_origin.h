@@ -304,7 +304,9 @@ static inline void script_take_over(struct script *s, struct upstream *u)
     s->origin = (struct origin){.ops = &script_ops,
                                 .capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH,
                                 .bucket_name = slice_dup(slice_str(u->bucket->name)),
-                                .url = slice_dup(SLICE_LIT("script://"))};
+                                .url = slice_dup(SLICE_LIT("script://")),
+                                .meter = u->origin->meter,
+                                .meter_arg = u->origin->meter_arg};
     origin_close(u->origin);
     u->origin = &s->origin;
 }

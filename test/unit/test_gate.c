@@ -217,6 +217,123 @@ static void test_nobody_waits_for_hours(void **state)
     gate_free(g);
 }
 
+/* ---- shares ---- */
+
+#define FLOWS      2
+#define ASKERS_MAX 12
+
+/* One that always has so many requests at the gate. */
+struct flow {
+    struct gate_who who;
+    unsigned n;
+    uint64_t bytes; /* of each request */
+    struct asker askers[ASKERS_MAX];
+    uint64_t got;
+};
+
+static void ask_again(struct gate *g, struct flow *f, struct asker *a)
+{
+    *a = (struct asker){.g = g, .who = f->who};
+    assert_int_equal(pthread_create(&a->thread, NULL, ask, a), 0);
+}
+
+/* The request that is inside; all others wait. */
+static struct asker *inside_of(struct flow *flows, size_t *ret_flow)
+{
+    for (;; (void)usleep(200))
+        for (size_t i = 0; i < FLOWS; i++)
+            for (unsigned k = 0; k < flows[i].n; k++)
+                if (atomic_load(&flows[i].askers[k].inside)) {
+                    *ret_flow = i;
+                    return &flows[i].askers[k];
+                }
+}
+
+/* Bytes of the first flow to those of the second, of `rounds` requests one by one at a gate with one slot. */
+static double ratio_of(struct flow *flows, unsigned rounds)
+{
+    struct gate *g = gate_of(1, 100);
+    json_int_t n = 0;
+    for (size_t i = 0; i < FLOWS; i++)
+        for (unsigned k = 0; k < flows[i].n; k++, n++)
+            ask_again(g, &flows[i], &flows[i].askers[k]);
+    for (unsigned i = 0; i < rounds; i++) {
+        size_t flow;
+        wait_for(g, "waiting", n - 1);
+        struct asker *a = inside_of(flows, &flow);
+        join(a);
+        flows[flow].got += flows[flow].bytes;
+        gate_leave(g, &a->pass, flows[flow].bytes);
+        ask_again(g, &flows[flow], a);
+    }
+    gate_open(g);
+    for (size_t i = 0; i < FLOWS; i++)
+        for (unsigned k = 0; k < flows[i].n; k++) {
+            join(&flows[i].askers[k]);
+            gate_leave(g, &flows[i].askers[k].pass, flows[i].bytes);
+        }
+    gate_free(g);
+    return (double)flows[0].got / (double)MAX(flows[1].got, (uint64_t)1);
+}
+
+static struct bucket bucket_of(const char *name, uint64_t share)
+{
+    struct bucket b = {.p.share = share};
+    (void)snprintf(b.name, sizeof(b.name), "%s", name);
+    return b;
+}
+
+static struct user user_of(const char *name, uint32_t share)
+{
+    struct user u = {.limits.share = share};
+    (void)snprintf(u.name, sizeof(u.name), "%s", name);
+    return u;
+}
+
+/* Two buckets of one user get bytes as their shares say, whichever has more requests waiting, and whoever's
+ * are larger. (With SHAPE_WEIGHT_ONE for the share of USER_BUCKET in gate.c they get alike.) */
+static void test_buckets_of_a_user_share_by_weight(void **state)
+{
+    (void)state;
+    const struct bucket less = bucket_of("less", 25), more = bucket_of("more", 100);
+    const struct user u = user_of("u", 100);
+    struct flow flows[FLOWS] = {
+        {.who = {.bucket = &more, .user = &u, .client = SLICE_LIT("a")}, .n = 2, .bytes = 64 * KIB},
+        {.who = {.bucket = &less, .user = &u, .client = SLICE_LIT("a")}, .n = 8, .bytes = 64 * KIB}};
+    double ratio = ratio_of(flows, 200);
+    assert_true(ratio > 3.2 && ratio < 4.8);
+    flows[0].got = flows[1].got = 0;
+    flows[1].bytes = 256 * KIB;
+    ratio = ratio_of(flows, 200);
+    assert_true(ratio > 3 && ratio < 5);
+}
+
+/* So do two users, whatever the shares of the buckets that they read. (With SHAPE_WEIGHT_ONE for USER.) */
+static void test_users_share_by_weight(void **state)
+{
+    (void)state;
+    const struct bucket low = bucket_of("low", 1), high = bucket_of("high", 10000);
+    const struct user less = user_of("less", 100), more = user_of("more", 400);
+    struct flow flows[FLOWS] = {
+        {.who = {.bucket = &low, .user = &more, .client = SLICE_LIT("a")}, .n = 2, .bytes = 64 * KIB},
+        {.who = {.bucket = &high, .user = &less, .client = SLICE_LIT("a")}, .n = 8, .bytes = 64 * KIB}};
+    double ratio = ratio_of(flows, 200);
+    assert_true(ratio > 3.2 && ratio < 4.8);
+}
+
+/* Two clients of a user in a bucket get bytes alike, the one with one request at a time like the one with
+ * twelve. (With USER_BUCKET in the place of USER_BUCKET_CLIENT in share_kinds the first gets a twelfth.) */
+static void test_clients_share_alike(void **state)
+{
+    (void)state;
+    const struct bucket b = bucket_of("b", 100);
+    struct flow flows[FLOWS] = {
+        {.who = {.bucket = &b, .client = SLICE_LIT("127.0.0.1")}, .n = 1, .bytes = 64 * KIB},
+        {.who = {.bucket = &b, .client = SLICE_LIT("127.0.0.2")}, .n = 12, .bytes = 64 * KIB}};
+    double ratio = ratio_of(flows, 200);
+    assert_true(ratio > 0.8 && ratio < 1.25);
+}
+
 /* A thousand clients that come and go leave nothing behind but what counts for all. */
 static void test_clients_that_go_are_forgotten(void **state)
 {
@@ -244,6 +361,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_the_bounds_of_waiting, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slow_requests_hold_nobody_up, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nobody_waits_for_hours, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_buckets_of_a_user_share_by_weight, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_users_share_by_weight, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_clients_share_alike, setup, teardown),
         cmocka_unit_test_setup_teardown(test_clients_that_go_are_forgotten, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,8 +120,25 @@ static void test_empty_object(void **state)
 
 /* ---- writes ---- */
 
+struct paid {
+    uint64_t bytes;
+    unsigned turns;
+};
+
+static void on_moved(void *arg, uint64_t bytes)
+{
+    ((struct paid *)arg)->bytes += bytes;
+}
+
+/* Every second time it is to look again in a millisecond. */
+static uint64_t on_turn(void *arg)
+{
+    return ++((struct paid *)arg)->turns % 2;
+}
+
 /* A resumable upload goes on where the service says it stands, asks after a failure, and ends with the last
- * chunk. */
+ * chunk. It waits for its turn before each chunk, and pays for the bytes of all that it sends, those of the
+ * chunk that failed among them. (Without origin_wait_turn in gs_upload.c, and origin_moved in web_conn.c.) */
 static void test_resumable(void **state)
 {
     char location[160];
@@ -141,7 +158,13 @@ static void test_resumable(void **state)
         location, sizeof(location),
         "HTTP/1.1 200 OK\r\nLocation: http://127.0.0.1:%u/session?id=1\r\nContent-Length: 0\r\n\r\n",
         f.script.port);
+    struct paid paid = {0};
+    const struct origin_meter meter = {.moved = on_moved, .turn = on_turn};
+    f.origin->meter = &meter;
+    f.origin->meter_arg = &paid;
     WEB_FIXTURE_OK(web_fixture_put(&f, 10 * MIB, &attr, &e), e);
+    assert_int_equal(paid.turns, 4);
+    assert_in_range(paid.bytes, 9 * MIB, 14 * MIB); /* 5 and 4 MiB, and what went of 5 */
     assert_true(slice_eq_str(attr.etag, "77") && attr.size_bytes == 10 * MIB);
     static const char *const ranges[] = {NULL, "bytes 0-5242879/10485760", "bytes 5242880-10485759/10485760",
                                          "bytes */10485760", "bytes 6291456-10485759/10485760"};

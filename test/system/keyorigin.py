@@ -43,8 +43,8 @@ class KeyOrigin(served.Server):
         self.before_list = None
         self.page_keys = 1000
 
-    def properties(self):
-        return {"origin.endpoint": self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
+    def properties(self, endpoint=None):
+        return {"origin.endpoint": endpoint or self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
                 "origin.secret_key": "any"}
 
 

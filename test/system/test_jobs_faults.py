@@ -94,6 +94,20 @@ def test_truncated_bodies(shaped):
     assert checked(node, name + "/d/")["cached_objects"] == 2
 
 
+def test_an_evict_needs_no_origin(shaped):
+    """An evict drops what is cached while its origin answers nothing but errors, which it does not even see; the origin keeps all.
+    (Seen to fail where kind.c has it walk the origin.)"""
+    node, name, shaper, truth = shaped
+    contents = put_all(truth, name, 12)
+    assert finished(node, "prefetch", name)[0] == 0
+    shaper.reset()
+    shaper.fault("status:500", count="1000000")
+    status, job = finished(node, "evict", name + "/d/")
+    assert (status, job["done_objects"], job["failed_objects"], shaper.stats()["requests"]) == (0, 12, 0, 0)
+    shaper.reset()
+    assert checked(node, name)["cached_objects"] == 0 and keys_of(truth, name) == sorted(contents)
+
+
 def test_credentials_that_end_in_mid_job(shaped):
     """From some object on the origin refuses: the job ends partly failed with the origin's words for each of the others,
     and what counts as done is there; with credentials that are good again a retry does the rest."""

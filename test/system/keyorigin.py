@@ -31,13 +31,15 @@ class Object:
 
 
 class KeyOrigin(served.Server):
-    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before_put(bucket, key)` is
+    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before(method, key)` is called when a
+    request has come and nothing of its body was read. `before_put(bucket, key)` is
     called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and
     `before_list(query)` are the same of a GET, and of a listing, whose pages have no more than `page_keys`."""
 
     def __init__(self):
         super().__init__(_Handler)
         self.objects = {}
+        self.before = None
         self.before_put = None
         self.before_get = None
         self.before_list = None
@@ -57,6 +59,8 @@ class _Handler(served.Handler):
         self.origin = self.owner
         with self.origin.lock:
             self.origin.requests.append((self.command, urllib.parse.unquote(path), self.query))
+        if self.origin.before:
+            self.origin.before(self.command, self.key)
 
     def _error(self, status, code):
         self.send(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
@@ -128,6 +132,9 @@ class _Handler(served.Handler):
     def do_PUT(self):
         self._parse()
         data = self.body()
+        if len(data) < int(self.headers.get("Content-Length", 0)):  # who sends it has gone
+            self.close_connection = True
+            return None
         source = self.headers.get("x-amz-copy-source")
         kept = {n: v for n, v in self.headers.items() if n.lower().startswith("x-amz-meta-") or
                 n.lower() in ("content-type", "cache-control", "content-encoding", "content-disposition")}

@@ -36,8 +36,8 @@ class KeyOrigin(served.Server):
     called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and
     `before_list(query)` are the same of a GET, and of a listing, whose pages have no more than `page_keys`."""
 
-    def __init__(self):
-        super().__init__(_Handler)
+    def __init__(self, handler=None):
+        super().__init__(handler or Handler)
         self.objects = {}
         self.before = None
         self.before_put = None
@@ -50,7 +50,7 @@ class KeyOrigin(served.Server):
                 "origin.secret_key": "any"}
 
 
-class _Handler(served.Handler):
+class Handler(served.Handler):
     def _parse(self):
         path, _, query = self.path.partition("?")
         self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))

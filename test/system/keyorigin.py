@@ -31,10 +31,10 @@ class Object:
 
 
 class KeyOrigin(served.Server):
-    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before(method, key)` is called when a
-    request has come and nothing of its body was read. `before_put(bucket, key)` is
-    called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and
-    `before_list(query)` are the same of a GET, and of a listing, whose pages have no more than `page_keys`."""
+    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before(method, key)` is
+    called when a request has come and nothing of its body was read. `before_put(bucket, key)` is called when a PUT has come
+    and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and `before_list(query)`
+    are the same of a GET, and of a listing, whose pages have no more than `page_keys`."""
 
     def __init__(self, handler=None):
         super().__init__(handler or Handler)

@@ -95,8 +95,8 @@ def test_truncated_bodies(shaped):
 
 
 def test_an_evict_needs_no_origin(shaped):
-    """An evict drops what is cached while its origin answers nothing but errors, which it does not even see; the origin keeps all.
-    (Seen to fail where kind.c has it walk the origin.)"""
+    """An evict drops what is cached while its origin answers nothing but errors, which it does not even see; the origin keeps
+    all. (Seen to fail where kind.c has it walk the origin.)"""
     node, name, shaper, truth = shaped
     contents = put_all(truth, name, 12)
     assert finished(node, "prefetch", name)[0] == 0
@@ -144,8 +144,8 @@ def test_an_origin_that_is_away_for_long(shaped):
 
 
 class Shifting:
-    """An origin whose objects change while they are listed for the first time, two keys a page: with every fourth page that is asked for
-    one goes, one is replaced and one comes, before the place where the listing goes on and behind it."""
+    """An origin whose objects change while they are listed for the first time, two keys a page: with every fourth page that is
+    asked for one goes, one is replaced and one comes, before the place where the listing goes on and behind it."""
 
     def __init__(self, source, name, seed):
         self.source, self.name, self.rng, self.marks = source, name, random.Random(seed), [""]
@@ -182,10 +182,10 @@ class Shifting:
 
 @pytest.mark.parametrize("kind", ["prefetch", "copy", "import", "sync"])
 def test_a_listing_that_changes_while_it_is_read(new_node, kind):
-    """While a listing is read, page by page, objects go, come and are replaced before the place where it goes on and behind it: each that
-    was there throughout, and each that came behind that place, is fetched once and counted once; what failed has gone meanwhile. The next
-    job brings what came before it. (Seen to fail where list_page in source.c goes on one key later; a sync also
-    without WIRE_FRESH there.)"""
+    """While a listing is read, page by page, objects go, come and are replaced before the place where it goes on and behind
+    it: each that was there throughout, and each that came behind that place, is fetched once and counted once; what failed
+    has gone meanwhile. The next job brings what came before it. (Seen to fail where list_page in source.c goes on one key
+    later; a sync also without WIRE_FRESH there.)"""
     node, name = new_node(), harness.random_name()
     with KeyOrigin() as source:
         moving = Shifting(source, name, seed=kind)
@@ -233,8 +233,8 @@ def test_no_permission_to_write(shaped, origin, tmp_path):
 
 
 def test_a_target_that_does_not_exist(node, bucket, origin):
-    """An export to a bucket that is not there is none that is done: it is refused or fails with the service's word for it. (Seen to fail
-    where web_error.c does not tell the code.)"""
+    """An export to a bucket that is not there is none that is done: it is refused or fails with the service's word for it.
+    (Seen to fail where web_error.c does not tell the code.)"""
     fill(bucket, 3)
     done = node.cli("export", "--wait", *settings(origin), bucket.name, "s3://no-such-bucket-here/x", check=False)
     assert done.returncode in (1, 2, 3)

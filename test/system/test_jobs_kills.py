@@ -1,7 +1,8 @@
 """kill -9 of the node at any point of any job: it goes on where it was, nothing is done twice, nothing is lost.
 
-What is settled is on disk within a second, so what a test has seen done a second ago must not be done again: the origin, which is in
-the test process, tells each request by its key, and lets no more of them through than the test wants. Kills come within a request to it.
+What is settled is on disk within a second, so what a test has seen done a second ago must not be done again: the origin, which
+is in the test process, tells each request by its key, and lets no more of them through than the test wants. Kills come within
+a request to it.
 """
 
 import collections
@@ -26,8 +27,8 @@ KEYS = sorted(CONTENTS)
 
 
 class Origin(KeyOrigin):
-    """One that lets requests of the method `gated` through for the first `limit` of the keys in `order`, and kills the node with a request:
-    `kill(node, method, n)`, the n-th from now on of this method for a key."""
+    """One that lets requests of the method `gated` through for the first `limit` of the keys in `order`, and kills the node
+    with a request: `kill(node, method, n)`, the n-th from now on of this method for a key."""
 
     def __init__(self):
         super().__init__()
@@ -83,8 +84,8 @@ def origin():
 
 
 def settled(node, job, origin, n, field="done_objects"):
-    """Lets n objects through, and waits until they are done and on disk: a round in which the job's thread settles what was finished ends
-    with a checkpoint when the last one is a second old. Two more objects show that there was such a round."""
+    """Lets n objects through, and waits until they are done and on disk: a round in which the job's thread settles what was
+    finished ends with a checkpoint when the last one is a second old. Two more objects show that there was such a round."""
     for i, allowed in enumerate((n, n + 1, n + 2)):
         origin.let(allowed)
         until(node, job, lambda j: j[field] == allowed)
@@ -102,8 +103,8 @@ METHODS = {"prefetch": "GET", "validate": "HEAD", "copy": "PUT", "sync": "PUT", 
 
 @pytest.mark.parametrize("kind", sorted(METHODS))
 def test_killed_in_its_walk(new_node, origin, kind):
-    """Twice in the walk of each kind of job, within some request: what was on disk by then is not done again, and each object counts once.
-    (Seen to fail without the cursor in open_source of run.c, and without its checkpoints.)"""
+    """Twice in the walk of each kind of job, within some request: what was on disk by then is not done again, and each object
+    counts once. (Seen to fail without the cursor in open_source of run.c, and without its checkpoints.)"""
     node, name, method, rng = new_node(), harness.random_name(), METHODS[kind], random.Random(kind)
     scratch, s3 = harness.scratch_bucket(node), node.s3()
     away = method == "PUT"
@@ -148,8 +149,8 @@ def test_killed_in_its_walk(new_node, origin, kind):
 
 
 def test_killed_in_its_sweep(new_node, origin):
-    """While a sync removes what the source lacks: what was on disk by then is not removed again, nothing is copied or looked at again, and
-    what the source has stays. (Seen to fail without the checkpoints of run.c.)"""
+    """While a sync removes what the source lacks: what was on disk by then is not removed again, nothing is copied or looked
+    at again, and what the source has stays. (Seen to fail without the checkpoints of run.c.)"""
     node, name, rng = new_node(), harness.random_name(), random.Random("sweep")
     scratch, s3 = harness.scratch_bucket(node), node.s3()
     kept = {key: CONTENTS[key] for key in KEYS[::4]}
@@ -175,8 +176,8 @@ def test_killed_in_its_sweep(new_node, origin):
 
 
 def test_killed_in_a_retry(new_node, new_shaper, origin):
-    """Twice while what failed is worked on again: what was done of it by then and is on disk is not done again, each counts once, and in
-    the end none is listed. (Seen to fail without the checkpoints of run.c.)"""
+    """Twice while what failed is worked on again: what was done of it by then and is on disk is not done again, each counts
+    once, and in the end none is listed. (Seen to fail without the checkpoints of run.c.)"""
     shaper = new_shaper(types.SimpleNamespace(port=int(origin.endpoint.rpartition(":")[2])))
     node, name, rng = new_node(), harness.random_name(), random.Random("retry")
     scratch, s3 = harness.scratch_bucket(node), node.s3()
@@ -221,9 +222,9 @@ def make_tree(root, n):
 
 @pytest.mark.parametrize("n", [1, 13, 24, 31])
 def test_killed_in_an_export_with_modes(new_node, origin, tmp_path, n):
-    """Within the n-th write of an export of a tree to a service: of one of its 15 directories and files, or of the manifest. Bytes and modes
-    are there in the end, and one manifest with all of them; what it is about is not written again. (Seen to fail without
-    the commit of run_phases in run.c: lines of the manifest are missing.)"""
+    """Within the n-th write of an export of a tree to a service: of one of its 15 directories and files, or of the manifest.
+    Bytes and modes are there in the end, and one manifest with all of them; what it is about is not written again. (Seen to
+    fail without the commit of run_phases in run.c: lines of the manifest are missing.)"""
     files = make_tree(tmp_path, 15)
     node, there = new_node(), harness.random_name()
     scratch = harness.scratch_bucket(node)
@@ -239,14 +240,15 @@ def test_killed_in_an_export_with_modes(new_node, origin, tmp_path, n):
     assert n < 31 or all(asked[key] == 1 for key in stored)
     headers = [{k.lower(): v for k, v in origin.objects[there, key[:-1]].headers.items()} for key in files]
     assert {int(one["x-amz-meta-mode"]) for one in headers} == {0o40555}
-    assert {key: row[0] for key, row in manifest_of(manifest.decode())[0].items()} == {key: len(data) for key, data in stored.items()}
+    lines, _ = manifest_of(manifest.decode())
+    assert {key: row[0] for key, row in lines.items()} == {key: len(data) for key, data in stored.items()}
 
 
 @pytest.mark.parametrize("name, least", [("f", 1), ("f", 40), ("", 1), ("", 40)])
 def test_killed_in_an_export_to_files(new_node, tmp_path, name, least):
-    """Once so many files of a tree, or modes of its directories, which are given behind all files, are at a target that is a directory: all
-    of them are in the end, and a file that was there when the directories' turn had come is the same file. (Seen to fail as the
-    one before it.)"""
+    """Once so many files of a tree, or modes of its directories, which are given behind all files, are at a target that is a
+    directory: all of them are in the end, and a file that was there when the directories' turn had come is the same file.
+    (Seen to fail as the one before it.)"""
     files = make_tree(tmp_path / "from", 120)
     (tmp_path / "to").mkdir()
     node = new_node()
@@ -256,8 +258,9 @@ def test_killed_in_an_export_to_files(new_node, tmp_path, name, least):
     places = [tmp_path / "to" / key for key in files]
 
     def are_there():
-        found = [p for p in places if p.exists()] if name else [p for p in places if p.parent.exists() and p.parent.stat().st_mode == 0o40555]
-        return len(found) >= least
+        if name:
+            return sum(p.exists() for p in places) >= least
+        return sum(p.parent.exists() and p.parent.stat().st_mode == 0o40555 for p in places) >= least
 
     harness.wait_until(are_there, what="so many are there", step=0.001)
     node.kill()

@@ -31,9 +31,9 @@ def unanswered(node):
 
 @pytest.mark.parametrize("kind", ["prefetch", "sync", "export", "import"])
 def test_a_server_that_is_stopped_and_started(new_node, own, kind):
-    """The origin's server is stopped in mid-job, and started when requests found nobody there: what failed by then is listed with its
-    reason, no more counts as done than is there, and in the end, with a retry at most, all of it is. (Seen to fail where send_once in
-    kind_copy.c, or fetch_all in kind.c, takes an error for done.)"""
+    """The origin's server is stopped in mid-job, and started when requests found nobody there: what failed by then is listed
+    with its reason, no more counts as done than is there, and in the end, with a retry at most, all of it is. (Seen to fail
+    where send_once in kind_copy.c, or fetch_all in kind.c, takes an error for done.)"""
     node, truth = new_node(), own.s3()
     name, scratch = node.new_bucket(own, retry="0s"), harness.scratch_bucket(node)
     away, url = kind in ("sync", "export"), f"s3://{name}"
@@ -56,7 +56,8 @@ def test_a_server_that_is_stopped_and_started(new_node, own, kind):
         return len([k for k in keys_of(truth if away else node.s3(), name if away else scratch) if k in CONTENTS])
 
     assert 3 <= now["done_objects"] <= is_there() and len(errors(node, job)) == now["failed_objects"]
-    assert now["state"] == "done" or any(f"connect to 127.0.0.1 port {own.port}" in x["reason"] for x in [now, *errors(node, job)])
+    said = [x["reason"] for x in [now, *errors(node, job)]]
+    assert now["state"] == "done" or any(f"connect to 127.0.0.1 port {own.port}" in reason for reason in said), said
     if now["state"] != "done":
         node.cli("job", "retry" if now["state"] == "partly failed" else "resume", job)
         node.cli("job", "wait", job, "--quiet")
@@ -67,8 +68,8 @@ def test_a_server_that_is_stopped_and_started(new_node, own, kind):
 
 
 def test_writes_while_the_server_is_stopped(new_node, own):
-    """With write=back, writes and removals are acknowledged while no server is there at all, also by a node that was killed and started in
-    that time, which tells what waits and why; all of it gets there when the server is started."""
+    """With write=back, writes and removals are acknowledged while no server is there at all, also by a node that was killed
+    and started in that time, which tells what waits and why; all of it gets there when the server is started."""
     node, truth = new_node(), own.s3()
     name = node.new_bucket(own, write="back", retry="1s")
     truth.put_object(Bucket=name, Key="gone", Body=b"gone")
@@ -96,7 +97,8 @@ def test_writes_while_the_server_is_stopped(new_node, own):
 # ---- keys that end ----
 
 class Ending(keyorigin.KeyOrigin):
-    """An origin that takes requests with the session token `token` alone. With the n-th request for an object it becomes `then`."""
+    """An origin that takes requests with the session token `token` alone. With the n-th request for an object it becomes
+    `then`."""
 
     def __init__(self):
         super().__init__(Handler)
@@ -133,8 +135,8 @@ class Handler(keyorigin.Handler):
 @pytest.mark.parametrize("kind", ["prefetch", "export", "import"])
 @pytest.mark.parametrize("late", [False, True])
 def test_keys_that_end_in_mid_job(new_node, tmp_path, kind, late):
-    """The session token of a job ends in its midst, in the file of credentials there is another one by then: it goes on, and nothing fails.
-    Renewed later, the others fail with the service's word for it, and a retry does them. (Seen to fail where
+    """The session token of a job ends in its midst, in the file of credentials there is another one by then: it goes on, and
+    nothing fails. Renewed later, the others fail with the service's word for it, and a retry does them. (Seen to fail where
     web_perform in web_conn.c does not send once more what was refused for that.)"""
     def renew(token):
         (tmp_path / "new").write_text(f"[default]\naws_access_key_id=a\naws_secret_access_key=s\naws_session_token={token}\n")

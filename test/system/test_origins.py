@@ -479,8 +479,8 @@ class S3:
 
 
 class Carried:
-    """A job that carries `contents` between a scratch bucket and a server behind a proxy: its words, and what is at its target, seen
-    without the proxy."""
+    """A job that carries `contents` between a scratch bucket and a server behind a proxy: its words, and what is at its
+    target, seen without the proxy."""
 
     def __init__(self, node, server, shaper, kind, words):
         # fake-gcs-server takes the question how much it has of a resumable upload for its end: nothing that needs one
@@ -520,7 +520,8 @@ class Carried:
         return json.loads(self.node.cli("job", "errors", job["id"], "--json").stdout)
 
     def expect_honest(self, job):
-        """What is there is whole, what counts as done is there, what failed is listed, and nothing was removed by who has failed."""
+        """What is there is whole, what counts as done is there, what failed is listed, and nothing was removed by who has
+        failed."""
         found, _ = self.there()
         spare = found.pop("spare", None)
         wrong = {key: data and (len(data), data[:200]) for key, data in found.items() if self.contents.get(key) != data}
@@ -546,10 +547,11 @@ FAULTS = [*((kind, fault, words) for kind in ("s3", "az", "gs") for fault in ("s
 
 @pytest.mark.parametrize("kind, fault, words", FAULTS)
 def test_faults_of_each_kind_and_job(node, servers, origin, new_shaper, kind, fault, words):
-    """Every third request fails, or its answer breaks off (that of a write is lost), while objects are carried there or back: what is at
-    the target is whole, no more counts as done, what failed is listed, and once the service is well the rest comes, with the manifest of
-    all of it; a sync that has failed removes nothing. (Seen to fail where send_once in kind_copy.c takes an error for done, where a
-    sweep in run.c, next_phase, does not mind failures, and where what a retry wrote is not in the manifest.)"""
+    """Every third request fails, or its answer breaks off (that of a write is lost), while objects are carried there or back:
+    what is at the target is whole, no more counts as done, what failed is listed, and once the service is well the rest
+    comes, with the manifest of all of it; a sync that has failed removes nothing. (Seen to fail where send_once in
+    kind_copy.c takes an error for done, where a sweep in run.c, next_phase, does not mind failures, and where what a retry
+    wrote is not in the manifest.)"""
     server = S3(origin) if kind == "s3" else servers(kind)
     shaper = new_shaper(server)
     carried = Carried(node, server, shaper, kind, words)

@@ -829,6 +829,47 @@ int bucket_change(struct bucket_table *t, struct slice name, struct slice settin
     return r < 0 ? r : bucket_change_of(t, old, settings, ret, e);
 }
 
+/* "s3" of "s3://data". */
+static struct slice scheme_of(struct slice url)
+{
+    return slice_split(&url, ':');
+}
+
+/* Whether settings give the bucket an origin of another kind. */
+static bool changes_kind(const struct bucket *old, struct slice settings)
+{
+    bool changes = false;
+    while (settings.n > 0) {
+        struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
+        if (slice_eq_str(name, "origin"))
+            changes = !slice_eq(scheme_of(line), scheme_of(slice_str(old->p.origin)));
+    }
+    return changes && !bucket_is_scratch(old);
+}
+
+static bool is_of_one_kind(struct slice name)
+{
+#define X(field) || slice_eq_str(name, "origin." #field)
+    return slice_starts(name, SLICE_LIT("origin.")) && !(false BUCKET_ANY_ORIGIN(X));
+#undef X
+}
+
+/* What the bucket has when `settings` come: an origin of another kind begins with nothing of the former's
+ * address, account and keys, which would be sent elsewhere. */
+static int settings_that_stay(const struct bucket *old, struct slice settings, struct buf *ret)
+{
+    _cleanup_buf_ struct buf now = BUF_INIT(BUCKET_SETTINGS_MAX);
+    int r = bucket_settings(old, /* show_secrets= */ true, &now);
+    bool other = changes_kind(old, settings);
+    for (struct slice rest = buf_view(&now); r == 0 && rest.n > 0;) {
+        struct slice line = slice_split(&rest, '\n'), value = line, name = slice_split(&value, '=');
+        if (!other || !is_of_one_kind(name))
+            r = buf_printf(ret, SLICE_FMT "\n", SLICE_ARG(line));
+    }
+    explicit_bzero(now.p, now.n);
+    return r;
+}
+
 int bucket_preview_of(const struct bucket *old, struct slice settings, struct bucket **ret, struct err *e)
 {
     _cleanup_(bucket_unrefp) struct bucket *b = bucket_new(slice_str(old->name), e);
@@ -839,7 +880,7 @@ int bucket_preview_of(const struct bucket *old, struct slice settings, struct bu
     b->created_ns = old->created_ns;
     b->version = old->version;
     _cleanup_buf_ struct buf now = BUF_INIT(BUCKET_SETTINGS_MAX);
-    int r = bucket_settings(old, /* show_secrets= */ true, &now);
+    int r = settings_that_stay(old, settings, &now);
     if (r == 0)
         r = bucket_apply(b, buf_view(&now), e);
     if (r == 0)

@@ -63,7 +63,7 @@ int az_string_to_sign(struct slice method, const char *account, struct slice pat
 /* "BASE/CONTAINER[/KEY]" without a query. */
 int az_url(const struct az *z, bool has_key, struct slice key, struct buf *b);
 int az_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
-int az_request_refused(const struct web_call *c, struct err *e);
+int az_request_refused(struct web_call *c, struct err *e);
 
 /* ---- az_token.c ---- */
 

@@ -218,12 +218,13 @@ static const struct web_error_row table[] = {
     {"LeaseIdMissing", ERR_ORIGIN_DENIED},
 };
 
-int az_request_refused(const struct web_call *c, struct err *e)
+int az_request_refused(struct web_call *c, struct err *e)
 {
     const struct az *z = az_of(c->web->origin);
     struct web_error x;
     struct slice body = buf_view(&c->error_body);
-    if (c->response.status == 401 && z->token)
+    c->ended = c->response.status == 401 && z->token;
+    if (c->ended)
         az_token_drop(z->token, c->credentials);
     web_error_parse(body, &x);
     if (!x.code[0]) /* answers to HEAD have no body */

@@ -70,7 +70,7 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
 }
 
 /* {"error": "...", "error_description": "..."} of both services. */
-static int refused(const struct web_call *c, struct err *e)
+static int refused(struct web_call *c, struct err *e)
 {
     char code[64] = "", message[200] = "";
     struct slice body = buf_view(&c->error_body);

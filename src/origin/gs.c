@@ -66,10 +66,11 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
     return r == 0 && g->token && own ? add_token(g, c, q, e) : r;
 }
 
-static int refused(const struct web_call *c, struct err *e)
+static int refused(struct web_call *c, struct err *e)
 {
     struct gs *g = gs_of(c->web->origin);
-    if (c->response.status == 401 && g->token)
+    c->ended = c->response.status == 401 && g->token;
+    if (c->ended)
         gs_token_drop(g->token, c->credentials);
     return gs_json_refused(&c->response, buf_view(&c->error_body), e);
 }

@@ -62,7 +62,7 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
     return web_request_headers(c, q, e);
 }
 
-static int refused(const struct web_call *c, struct err *e)
+static int refused(struct web_call *c, struct err *e)
 {
     int r = gs_json_refused(&c->response, buf_view(&c->error_body), e);
     bool client_error = c->response.status >= 400 && c->response.status < 500 && r == ERR_ORIGIN_REFUSED;

@@ -38,7 +38,7 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
     return r < 0 ? err_set(e, -ENAMETOOLONG, "the request's URL is too long") : web_request_headers(c, q, e);
 }
 
-static int refused(const struct web_call *c, struct err *e)
+static int refused(struct web_call *c, struct err *e)
 {
     const struct web_response *r = &c->response;
     if (r->status >= 300 && r->status < 400)

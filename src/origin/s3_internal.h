@@ -158,7 +158,7 @@ static inline struct s3 *s3_of_web(struct web *w)
 /* node: another Forebay; view: earlier versions */
 extern const struct web_kind s3_web_kind, s3_node_kind, s3_view_kind;
 int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
-int s3_request_refused(const struct web_call *c, struct err *e);
+int s3_request_refused(struct web_call *c, struct err *e);
 
 /* ---- errors ---- */
 

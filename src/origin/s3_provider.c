@@ -62,7 +62,7 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
     return web_request_headers(c, q, e);
 }
 
-static int refused(const struct web_call *c, struct err *e)
+static int refused(struct web_call *c, struct err *e)
 {
     char line[160];
     web_error_line(buf_view(&c->error_body), line, sizeof(line));

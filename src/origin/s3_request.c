@@ -157,10 +157,11 @@ int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e)
     return r < 0 ? r : make_headers(c, &k, buf_view(&path), q, e);
 }
 
-int s3_request_refused(const struct web_call *c, struct err *e)
+int s3_request_refused(struct web_call *c, struct err *e)
 {
     struct s3 *s = s3_of_web(c->web);
-    if (s->keys.provider && s3_error_is_expired(&c->response, buf_view(&c->error_body)))
+    c->ended = s->keys.provider && s3_error_is_expired(&c->response, buf_view(&c->error_body));
+    if (c->ended)
         s3_provider_drop(s->keys.provider, c->credentials);
     return s3_error_of(s, &c->response, buf_view(&c->error_body), e);
 }

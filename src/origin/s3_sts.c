@@ -176,7 +176,7 @@ static bool has_ended(const char *code)
     return strcmp(code, "ExpiredToken") == 0 || strcmp(code, "InvalidClientTokenId") == 0;
 }
 
-static int refused(const struct web_call *c, struct err *e)
+static int refused(struct web_call *c, struct err *e)
 {
     struct s3_role *x = of_web(c->web);
     struct web_error said;
@@ -187,7 +187,8 @@ static int refused(const struct web_call *c, struct err *e)
     int class = web_error_lookup(table, ARRAY_SIZE(table), status, slice_str(said.code));
     if (class == ERR_ORIGIN_REFUSED && status >= 400)
         class = ERR_ORIGIN_DENIED;
-    if (x->source.provider && has_ended(said.code))
+    c->ended = x->source.provider && has_ended(said.code);
+    if (c->ended)
         s3_provider_drop(x->source.provider, c->credentials);
     return web_error_set(e, class, &c->response, said.code, said.message);
 }

@@ -40,7 +40,7 @@ static bool adds_slash(const struct web_call *c)
     return slice_ends(buf_view(&plain), c->key);
 }
 
-static int refused(const struct web_call *c, struct err *e)
+static int refused(struct web_call *c, struct err *e)
 {
     const struct web_response *r = &c->response;
     char message[256];

@@ -495,7 +495,7 @@ static int exchange(struct web_call *c, struct web_conn *conn, bool *ret_keep, s
     return r;
 }
 
-int web_perform(struct web_call *c, struct err *e)
+static int perform_once(struct web_call *c, struct err *e)
 {
     struct err local = {0};
     web_response_fini(&c->response);
@@ -507,6 +507,7 @@ int web_perform(struct web_call *c, struct err *e)
     c->stopped = 0;
     c->body_sent = 0;
     c->begun = 0;
+    c->ended = false;
     struct web_conn *conn;
     int r = conn_take(c, &conn);
     if (r < 0)
@@ -515,4 +516,10 @@ int web_perform(struct web_call *c, struct err *e)
     r = exchange(c, conn, &keep, c->err);
     conn_give(c, conn, keep);
     return r;
+}
+
+int web_perform(struct web_call *c, struct err *e)
+{
+    int r = perform_once(c, e);
+    return r < 0 && c->ended && !web_is_canceled(c) ? perform_once(c, e) : r;
 }

@@ -47,7 +47,7 @@ struct web_kind {
     /* Fills URL and headers of the call; called for each try, on the caller's thread, without locks. */
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
     /* Classified error of an answer with status 300 and above. */
-    int (*refused)(const struct web_call *c, struct err *e);
+    int (*refused)(struct web_call *c, struct err *e);
     /* Conditions of a read. NULL: If-Match and If-None-Match of the ETags. `scratch` lives as long as the
      * call. */
     int (*pin)(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e);
@@ -184,13 +184,15 @@ struct web_call {
     unsigned begun; /* how often curl began to send it */
 
     uint64_t credentials; /* the kind's own: which version of those that end was sent */
+    bool ended; /* the kind's own: it was refused because they have ended, and others may be there */
 };
 
 void web_call_init(struct web_call *c, struct web *w, enum web_method method, const char *op);
 void web_call_fini(struct web_call *c);
 void web_query(struct web_call *c, struct slice name, struct slice value);
 void web_header(struct web_call *c, struct slice name, struct slice value);
-/* Sends it and receives the whole answer: 0 for 2xx, else classified with the origin's words. May be called
+/* Sends it and receives the whole answer: 0 for 2xx, else classified with the origin's words. What was
+ * refused because its credentials have ended is sent once more, with those that are given then. May be called
  * again after a failure; what on_body was given before is then given again. */
 int web_perform(struct web_call *c, struct err *e);
 bool web_is_canceled(const struct web_call *c);

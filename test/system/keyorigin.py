@@ -31,26 +31,28 @@ class Object:
 
 
 class KeyOrigin(served.Server):
-    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before_put(bucket, key)` is
-    called when a PUT has come and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and
-    `before_list(query)` are the same of a GET, and of a listing, whose pages have no more than `page_keys`. A GET for which
-    `busy(bucket, key)` gives headers is answered 503 with them."""
+    """Serves `objects`: {(bucket, key): Object}. `requests` is a list of (method, path, query). `before(method, key)` is
+    called when a request has come and nothing of its body was read. `before_put(bucket, key)` is called when a PUT has come
+    and nothing of it has been decided: somebody else may write first. `before_get(bucket, key)` and `before_list(query)`
+    are the same of a GET, and of a listing, whose pages have no more than `page_keys`. A GET for which `busy(bucket, key)`
+    gives headers is answered 503 with them."""
 
-    def __init__(self):
-        super().__init__(_Handler)
+    def __init__(self, handler=None):
+        super().__init__(handler or Handler)
         self.objects = {}
+        self.before = None
         self.before_put = None
         self.before_get = None
         self.before_list = None
         self.busy = None
         self.page_keys = 1000
 
-    def properties(self):
-        return {"origin.endpoint": self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
+    def properties(self, endpoint=None):
+        return {"origin.endpoint": endpoint or self.endpoint, "origin.region": "us-east-1", "origin.access_key": "any",
                 "origin.secret_key": "any"}
 
 
-class _Handler(served.Handler):
+class Handler(served.Handler):
     def _parse(self):
         path, _, query = self.path.partition("?")
         self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
@@ -59,6 +61,8 @@ class _Handler(served.Handler):
         self.origin = self.owner
         with self.origin.lock:
             self.origin.requests.append((self.command, urllib.parse.unquote(path), self.query))
+        if self.origin.before:
+            self.origin.before(self.command, self.key)
 
     def _error(self, status, code, **headers):
         self.send(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
@@ -133,6 +137,9 @@ class _Handler(served.Handler):
     def do_PUT(self):
         self._parse()
         data = self.body()
+        if len(data) < int(self.headers.get("Content-Length", 0)):  # who sends it has gone
+            self.close_connection = True
+            return None
         source = self.headers.get("x-amz-copy-source")
         kept = {n: v for n, v in self.headers.items() if n.lower().startswith("x-amz-meta-") or
                 n.lower() in ("content-type", "cache-control", "content-encoding", "content-disposition")}

@@ -9,7 +9,16 @@
 """
 
 import http.server
+import sys
 import threading
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *arguments):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # clients may go, and are killed
+            super().handle_error(*arguments)
 
 
 class Server:
@@ -18,8 +27,7 @@ class Server:
     def __init__(self, handler):
         self.requests = []
         self.lock = threading.Lock()
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.server.daemon_threads = True
+        self.server = _Server(("127.0.0.1", 0), handler)
         self.server.owner = self
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()

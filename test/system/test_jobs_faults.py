@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import subprocess
 import threading
@@ -11,7 +12,8 @@ import pytest
 
 import harness
 import origins
-from test_jobs import checked, fill, keys_of, origin_bytes, show, start, until
+from keyorigin import KeyOrigin, Object
+from test_jobs import checked, fill, keys_of, origin_bytes, place, requests, show, start, until
 from test_jobs_export import settings
 
 MIB = 1 << 20
@@ -92,6 +94,20 @@ def test_truncated_bodies(shaped):
     assert checked(node, name + "/d/")["cached_objects"] == 2
 
 
+def test_an_evict_needs_no_origin(shaped):
+    """An evict drops what is cached while its origin answers nothing but errors, which it does not even see; the origin keeps
+    all. (Seen to fail where kind.c has it walk the origin.)"""
+    node, name, shaper, truth = shaped
+    contents = put_all(truth, name, 12)
+    assert finished(node, "prefetch", name)[0] == 0
+    shaper.reset()
+    shaper.fault("status:500", count="1000000")
+    status, job = finished(node, "evict", name + "/d/")
+    assert (status, job["done_objects"], job["failed_objects"], shaper.stats()["requests"]) == (0, 12, 0, 0)
+    shaper.reset()
+    assert checked(node, name)["cached_objects"] == 0 and keys_of(truth, name) == sorted(contents)
+
+
 def test_credentials_that_end_in_mid_job(shaped):
     """From some object on the origin refuses: the job ends partly failed with the origin's words for each of the others,
     and what counts as done is there; with credentials that are good again a retry does the rest."""
@@ -127,32 +143,76 @@ def test_an_origin_that_is_away_for_long(shaped):
     assert (show(node, job["id"])["done_objects"], checked(node, name + "/d/")["cached_objects"]) == (10, 10)
 
 
-def test_a_listing_that_changes_while_it_is_read(shaped):
-    """Objects go, come and change while a copy walks: what stayed is copied, what went is a failure at most, and the copy of
-    what changed is one of its versions, whole."""
-    node, name, shaper, truth = shaped
-    contents = put_all(truth, name, 40)
-    job = start(node, "copy", name + "/d/", name + "/to/", "--rate", "200kB/s", "--parallel", "2")
-    until(node, job, lambda j: j["done_objects"] >= 4)
-    gone, changed = [f"d/{i:03}" for i in range(30, 40, 2)], [f"d/{i:03}" for i in range(31, 40, 2)]
-    for key in gone:
-        truth.delete_object(Bucket=name, Key=key)
-    for key in changed:
-        truth.put_object(Bucket=name, Key=key, Body=b"changed " * 4000)
-    truth.put_object(Bucket=name, Key="d/039-new", Body=b"new")
-    node.cli("job", "wait", job, "--quiet", check=False)
-    after = show(node, job)
-    assert after["state"] in ("done", "partly failed")
-    failed = {x["key"] for x in errors(node, after)}
-    assert failed <= set(gone + changed), failed
-    assert len(failed) == after["failed_objects"]
-    copied = keys_of(truth, name, "to/")
-    for key, data in contents.items():
-        to = "to/" + key[2:]
-        if key in gone + changed and to not in copied:
-            assert key in failed or key in gone, key
-            continue
-        assert truth.get_object(Bucket=name, Key=to)["Body"].read() in (data, b"changed " * 4000 if key in changed else data)
+class Shifting:
+    """An origin whose objects change while they are listed for the first time, two keys a page: with every fourth page that is
+    asked for one goes, one is replaced and one comes, before the place where the listing goes on and behind it."""
+
+    def __init__(self, source, name, seed):
+        self.source, self.name, self.rng, self.marks = source, name, random.Random(seed), [""]
+        self.first = {f"d/{i:03}": b"%d " % i * (500 + i) for i in range(120)}
+        self.touched = set()  # gone or replaced
+        self.before, self.behind = {}, {}  # what came, by where
+        source.page_keys = 2
+        source.objects.update({(name, key): Object(data) for key, data in self.first.items()})
+        source.before_list = self.change
+
+    def change(self, query):
+        mark = place(query)
+        if mark <= self.marks[-1]:  # also another listing, of directories
+            return
+        self.marks.append(mark)
+        if len(self.marks) % 4 > 0:
+            return
+        with self.source.lock:
+            left = [key for key in self.first if key not in self.touched]
+            for side in ([key for key in left if key <= mark], [key for key in left if key > mark]):
+                if len(side) < 2:
+                    continue
+                gone, replaced = self.rng.sample(side, 2)
+                self.touched |= {gone, replaced}
+                del self.source.objects[self.name, gone]
+                self.source.objects[self.name, replaced] = Object(b"another " * 300)
+            for came, key in ((self.before, "d/!" + mark[2:]), (self.behind, mark + "~")):
+                came[key] = b"new " + key.encode()
+                self.source.objects[self.name, key] = Object(came[key])
+
+    def now(self):
+        return {key: one.data for (name, key), one in self.source.objects.items() if name == self.name}
+
+
+@pytest.mark.parametrize("kind", ["prefetch", "copy", "import", "sync"])
+def test_a_listing_that_changes_while_it_is_read(new_node, kind):
+    """While a listing is read, page by page, objects go, come and are replaced before the place where it goes on and behind
+    it: each that was there throughout, and each that came behind that place, is fetched once and counted once; what failed
+    has gone meanwhile. The next job brings what came before it. (Seen to fail where list_page in source.c goes on one key
+    later; a sync also without WIRE_FRESH there.)"""
+    node, name = new_node(), harness.random_name()
+    with KeyOrigin() as source:
+        moving = Shifting(source, name, seed=kind)
+        node.create_bucket(name, f"s3://{name}", **source.properties(), validate="ttl:1h")
+        scratch, s3 = harness.scratch_bucket(node), node.s3()
+        job = {"prefetch": [name + "/d/"], "copy": [name + "/d/", scratch + "/d/"], "sync": [name + "/d/", scratch + "/d/"],
+               "import": [*settings(source), f"s3://{name}/d", scratch + "/d"]}[kind]
+        place_of = name if kind == "prefetch" else scratch
+        with source.lock:
+            source.requests.clear()
+        status, first = finished(node, kind, *job)
+        always = {key: data for key, data in moving.first.items() if key not in moving.touched}
+        assert min(len(always), len(moving.before), len(moving.behind), len(moving.touched)) >= 10
+        failed = {key if key.startswith("d/") else "d/" + key for key in (x["key"] for x in errors(node, first))}
+        assert status == (3 if failed else 0) and failed <= moving.touched, failed
+        assert first["done_objects"] + len(failed) == first["total_objects"]
+        fetched = requests(source, "get")
+        for key, data in {**always, **moving.behind}.items():
+            assert fetched.count(f"/{name}/{key}") == 1, key
+            assert s3.get_object(Bucket=place_of, Key=key)["Body"].read() == data
+        assert kind == "prefetch" or not set(keys_of(s3, scratch)) & set(moving.before)
+        source.before_list = None
+        status, second = finished(node, kind, *job)
+        now = moving.now()
+        assert (status, second["done_objects"]) == (0, len(now))
+        assert all(s3.get_object(Bucket=place_of, Key=key)["Body"].read() == data for key, data in now.items())
+        assert requests(source, "get").count(f"/{name}/{min(moving.before)}") == 1
 
 
 def test_no_permission_to_write(shaped, origin, tmp_path):
@@ -173,13 +233,14 @@ def test_no_permission_to_write(shaped, origin, tmp_path):
 
 
 def test_a_target_that_does_not_exist(node, bucket, origin):
-    """An export to a bucket that is not there is none that is done: it is refused or fails with the service's words."""
+    """An export to a bucket that is not there is none that is done: it is refused or fails with the service's word for it.
+    (Seen to fail where web_error.c does not tell the code.)"""
     fill(bucket, 3)
     done = node.cli("export", "--wait", *settings(origin), bucket.name, "s3://no-such-bucket-here/x", check=False)
     assert done.returncode in (1, 2, 3)
     said = done.stderr + "".join(x["reason"] for job in json.loads(node.cli("job", "ls", "--json").stdout)
                                  if job.get("target") == "s3://no-such-bucket-here/x" for x in errors(node, job))
-    assert "NoSuchBucket" in said or "no-such-bucket-here" in said, said
+    assert "NoSuchBucket" in said, said
 
 
 # ---- edges ----

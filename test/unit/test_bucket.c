@@ -142,6 +142,33 @@ static void test_change_touches_only_what_is_named(void **state)
     bucket_unref(old);
 }
 
+/* An origin of another kind begins without the address, the account and the keys of the former one, which
+ * would go elsewhere; what is of every kind stays, and so does all of it with another place of the same kind.
+ * (Without settings_that_stay the old address and the old secret are there.) */
+static void test_another_kind_of_origin_begins_anew(void **state)
+{
+    struct fixture *f = *state;
+    struct bucket *b = NULL;
+    struct err e = {0};
+    create(f, "data",
+           "origin=s3://x\norigin.endpoint=http://old:1\norigin.access_key=k\norigin.secret_key=hush\n"
+           "origin.connections=7\nvalidate=never\n");
+    assert_int_equal(bucket_change(f->table, SLICE_LIT("data"), SLICE_LIT("origin=s3://y\n"), &b, &e), 0);
+    assert_string_equal(b->p.origin_options.endpoint, "http://old:1");
+    assert_string_equal(b->p.origin_options.secret_key, "hush");
+    bucket_unref(b);
+    assert_int_equal(bucket_change(f->table, SLICE_LIT("data"),
+                                   SLICE_LIT("origin=az://con\norigin.account=acc\n"), &b, &e),
+                     0);
+    assert_null(b->p.origin_options.endpoint);
+    assert_null(b->p.origin_options.access_key);
+    assert_null(b->p.origin_options.secret_key);
+    assert_string_equal(b->p.origin_options.account, "acc");
+    assert_int_equal(b->p.origin_options.connections, 7);
+    assert_int_equal(b->validate, BUCKET_VALIDATE_NEVER);
+    bucket_unref(b);
+}
+
 /* A value that was made from what a bucket was is not put over what somebody else made of it meanwhile, as
  * with two pins at once. (Without bucket_change_of in rule_ops.c the first is lost.) */
 static void test_change_of_what_was_is_refused(void **state)
@@ -492,6 +519,7 @@ int main(void)
         TEST(test_long_settings_can_be_changed),
         TEST(test_second_bucket_of_a_name_is_refused),
         TEST(test_change_touches_only_what_is_named),
+        TEST(test_another_kind_of_origin_begins_anew),
         TEST(test_change_of_what_was_is_refused),
         TEST(test_bad_names_and_settings_are_named),
         TEST(test_secrets_are_hidden),

@@ -47,10 +47,8 @@ static void test_managed_identity(void **state)
     web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), machine);
     (void)unsetenv("AZURE_STORAGE_KEY");
     (void)unsetenv("AZURE_STORAGE_ACCOUNT");
-    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
-    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
-    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
-    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    for (int i = 0; i < 3; i++)
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
     assert_non_null(strstr(script_head(&f.script, 0), QUESTION " HTTP/1.1\r\n"));
     assert_non_null(strstr(script_head(&f.script, 0), "metadata: true\r\n"));
     assert_non_null(strstr(script_head(&f.script, 1), "HEAD /acc/con/k HTTP/1.1\r\n"));
@@ -169,7 +167,6 @@ static void test_workload_identity(void **state)
     workload_start(&f, steps, ARRAY_SIZE(steps), path);
     WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
     assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
-    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
     if (!strstr(e.text, "AADSTS700024") || strstr(e.text, "hush"))
         fail_msg("%s", e.text);
     assert_non_null(strstr(script_head(&f.script, 0), "POST /tenant/oauth2/v2.0/token HTTP/1.1\r\n"));
@@ -211,8 +208,7 @@ static void test_client_secret(void **state)
     assert_non_null(strstr(script_head(&f.script, 0), "POST /tenant/oauth2/v2.0/token HTTP/1.1\r\n"));
     WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
     assert_non_null(strstr(script_head(&f.script, 1), "Authorization: Bearer one\r\n"));
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
     if (!strstr(e.text, "401 invalid_client") || strstr(e.text, "hush"))
         fail_msg("%s", e.text);
     web_fixture_stop(&f);

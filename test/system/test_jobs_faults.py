@@ -233,8 +233,7 @@ def test_no_permission_to_write(shaped, origin, tmp_path):
 
 
 def test_a_target_that_does_not_exist(node, bucket, origin):
-    """An export to a bucket that is not there is none that is done: it is refused or fails with the service's word for it.
-    (Seen to fail where web_error.c does not tell the code.)"""
+    """An export to a bucket that is not there is none that is done: it is refused or fails with the service's word for it."""
     fill(bucket, 3)
     done = node.cli("export", "--wait", *settings(origin), bucket.name, "s3://no-such-bucket-here/x", check=False)
     assert done.returncode in (1, 2, 3)

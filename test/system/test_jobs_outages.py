@@ -32,8 +32,7 @@ def unanswered(node):
 @pytest.mark.parametrize("kind", ["prefetch", "sync", "export", "import"])
 def test_a_server_that_is_stopped_and_started(new_node, own, kind):
     """The origin's server is stopped in mid-job, and started when requests found nobody there: what failed by then is listed
-    with its reason, no more counts as done than is there, and in the end, with a retry at most, all of it is. (Seen to fail
-    where send_once in kind_copy.c, or fetch_all in kind.c, takes an error for done.)"""
+    with its reason, no more counts as done than is there, and in the end, with a retry at most, all of it is."""
     node, truth = new_node(), own.s3()
     name, scratch = node.new_bucket(own, retry="0s"), harness.scratch_bucket(node)
     away, url = kind in ("sync", "export"), f"s3://{name}"

@@ -518,8 +518,14 @@ static int perform_once(struct web_call *c, struct err *e)
     return r;
 }
 
+/* Whether the body is there no more: its bytes came from somebody who sends them once. */
+static bool is_body_gone(const struct web_call *c)
+{
+    return c->body && c->body->once && c->body_sent > 0;
+}
+
 int web_perform(struct web_call *c, struct err *e)
 {
     int r = perform_once(c, e);
-    return r < 0 && c->ended && !web_is_canceled(c) ? perform_once(c, e) : r;
+    return r < 0 && c->ended && !is_body_gone(c) && !web_is_canceled(c) ? perform_once(c, e) : r;
 }

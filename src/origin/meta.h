@@ -17,6 +17,10 @@
 /* When the object of a scratch bucket ends, ns since 1970 as decimal digits (namespace/expiry.h). */
 #define META_EXPIRES "x-forebay-expires"
 
+/* Of PUT_OPEN only, and not kept: what the client said of all bytes before it sent them, "SHA256 MD5", the
+ * first in hex, the second in base64, "-" for one that is not known. */
+#define META_DIGESTS "x-forebay-digests"
+
 /* Of reads through a view of earlier versions: which one it is. Not kept with copies. */
 #define META_VERSION "x-forebay-version"
 

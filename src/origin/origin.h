@@ -189,6 +189,8 @@ struct origin_put {
     struct slice meta;           /* as origin_attr.meta */
     struct slice payload_sha256; /* hex, when the caller knows it; else computed or unsigned */
     struct slice content_md5;    /* base64, may be empty */
+    bool whole; /* with one of these: in one request where the kind can, so that the ETag is the one that such
+                   a request gives */
     struct slice if_match;
     bool if_none_match; /* only when no object is there */
     atomic_bool *cancel;

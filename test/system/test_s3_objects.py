@@ -404,6 +404,38 @@ def test_checksums_of_every_kind(bucket):
     assert "wrong" not in [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]]
 
 
+def put_known_by(bucket, path, data, known):
+    """PUT of a body of which a header says this before it comes; gives its ETag. A checksum goes along."""
+    headers = {"x-amz-checksum-crc32": base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()}
+    if known == "MD5":
+        headers["Content-MD5"] = base64.b64encode(hashlib.md5(data).digest()).decode()
+    payload = None if known == "SHA-256" else "UNSIGNED-PAYLOAD"
+    reply = send(bucket.node, "PUT", path, signed(bucket.node, "PUT", path, headers, data, payload=payload), data)
+    assert reply.status == 200, reply.body
+    return reply.headers["etag"]
+
+
+@pytest.mark.parametrize("size", [8 * MIB, 8 * MIB + 1, 70 * MIB])
+@pytest.mark.parametrize("known", ["SHA-256", "MD5", "nothing"])
+def test_when_the_etag_is_the_md5(bucket, size, known):
+    """In a bucket whose origin is S3 a PUT has the MD5 of its bytes as ETag up to 8 MiB, and above where the SHA-256 or the MD5 was in
+    a header: it streams to the origin as one PUT then, with the checksum that came with it. Else it goes in parts of 16 MiB, and the
+    ETag says so. (Seen to fail without `announce_digests` in s3/put.c: `-1` and `-5` of all above 8 MiB.)"""
+    data, path = harness.random_bytes(size), f"/{bucket.name}/k"
+    etag, is_one = put_known_by(bucket, path, data, known), known != "nothing" or size <= 8 * MIB
+    there = bucket.truth.head_object(Bucket=bucket.name, Key="k", ChecksumMode="ENABLED")
+    assert etag == there["ETag"] == bucket.s3.head_object(Bucket=bucket.name, Key="k")["ETag"]
+    if is_one:
+        assert etag == f'"{hashlib.md5(data).hexdigest()}"'
+        assert there["ChecksumCRC32"] == base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
+    else:
+        assert etag.endswith(f'-{-(-size // (16 * MIB))}"')
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="k")["Body"].read() == data
+    assert ask(bucket.node, "GET", path).body == data
+    asked = {op: bucket.node.metric("forebay_origin_requests_total", bucket=bucket.name, op=op) for op in ("put", "put_part")}
+    assert asked == ({"put": 1, "put_part": 0} if is_one else {"put": 0, "put_part": -(-size // (16 * MIB))})
+
+
 def test_delete_many(bucket):
     """DeleteObjects removes what is named, tells of each key, is quiet when asked, and counts missing keys as done."""
     keys = [f"dir/{i:03}" for i in range(120)]

@@ -517,6 +517,16 @@ int upstream_has_tag(struct upstream *u, struct slice key, struct slice name, st
     return r;
 }
 
+int upstream_tags(struct upstream *u, struct slice key, struct buf *ret, struct err *e)
+{
+    return UPSTREAM_RETRY(u, (buf_clear(ret), origin_tags(u->origin, key, ret, e)));
+}
+
+int upstream_set_tags(struct upstream *u, struct slice key, struct slice tags, struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_set_tags(u->origin, key, tags, e));
+}
+
 int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
                            struct err *e)
 {

@@ -135,6 +135,10 @@ int upstream_set_meta(struct upstream *u, const struct origin_put *p, uint64_t s
 int upstream_has_tag(struct upstream *u, struct slice key, struct slice name, struct slice value,
                      atomic_bool *cancel, bool *ret, struct err *e);
 
+/* As origin_tags and origin_set_tags. */
+int upstream_tags(struct upstream *u, struct slice key, struct buf *ret, struct err *e);
+int upstream_set_tags(struct upstream *u, struct slice key, struct slice tags, struct err *e);
+
 /* Uploads in parts (origin.h). A part is sent once, at its writer's pace, as with upstream_put_slowly; who
  * has its bytes still repeats it with upstream_try_again. A completion is repeated only by the origin's own
  * rules.

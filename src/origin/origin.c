@@ -125,6 +125,8 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
         }
         x->capabilities |= kinds[i]->keeps;
         x->is_view = is_view(o);
+        if (!o->tags)
+            x->capabilities &= ~(unsigned)ORIGIN_CAN_TAGS;
         if (!o->conditional_put)
             x->capabilities &= ~(unsigned)ORIGIN_CAN_CONDITIONAL_PUT;
         x->bucket_name = slice_dup(slice_str(bucket_name));
@@ -520,6 +522,11 @@ int origin_upload_abort(struct origin *o, struct slice key, struct slice id, str
 
 /* ---- tags ---- */
 
+static int refuse_tags(const struct origin *o, struct err *e)
+{
+    return err_set(e, ERR_NOT_IMPLEMENTED, "an origin of %s:// keeps no tags", o->ops->scheme);
+}
+
 int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value,
                    atomic_bool *cancel, bool *ret, struct err *e)
 {
@@ -529,8 +536,34 @@ int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct
     struct quit _cleanup_(quit_leave) q;
     int r = begin(o, &q, &local);
     if (r == 0)
-        r = o->ops->has_tag
-                ? o->ops->has_tag(o, key, name, value, cancel, ret, &local)
-                : err_set(&local, ERR_NOT_IMPLEMENTED, "an origin of %s:// keeps no tags", o->ops->scheme);
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->has_tag(o, key, name, value, cancel, ret, &local)
+                                              : refuse_tags(o, &local);
     return done(o, "tags", started_ns, r, &local, e);
+}
+
+int origin_tags(struct origin *o, struct slice key, struct buf *ret, struct err *e)
+{
+    assert(o && ret);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->tags(o, key, ret, &local) : refuse_tags(o, &local);
+    return done(o, "tags", started_ns, r, &local, e);
+}
+
+int origin_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e)
+{
+    assert(o);
+    if (o->is_view)
+        return refuse_change(o, e);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->set_tags(o, key, tags, &local)
+                                              : refuse_tags(o, &local);
+    return done(o, "set_tags", started_ns, r, &local, e);
 }

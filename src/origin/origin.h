@@ -83,6 +83,8 @@ struct origin_attr {
       "path: endpoint/bucket/key, virtual: bucket.endpoint/key; auto: path when an endpoint is given")       \
     X(conditional_put, BOOL, "origin.conditional_put", NULL, "true", 0, 0, NULL, false,                      \
       "whether the service honours If-None-Match and If-Match on PUT; without, such a PUT is refused")       \
+    X(tags, BOOL, "origin.tags", NULL, "true", 0, 0, NULL, false,                                            \
+      "s3: whether the service keeps tags of objects; without, they are kept as metadata")                   \
     X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
       "most time without progress before a request counts as failed")                                        \
     X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "5s", 50, 600000, NULL, false,            \
@@ -130,7 +132,7 @@ enum origin_capability {
      */
     ORIGIN_HAS_DIRECTORIES = 1 << 7,
     ORIGIN_CAN_VERSIONS = 1 << 8, /* earlier versions can be asked for: origin.as_of, origin.version */
-    ORIGIN_CAN_TAGS = 1 << 9,     /* tells the tags of objects: origin_has_tag */
+    ORIGIN_CAN_TAGS = 1 << 9,     /* keeps tags of objects, those of META_TAGS in a write too: origin_tags */
     ORIGIN_CAN_MODES = 1 << 10,   /* with `posix`, for jobs: files keep mode and owner as they are written */
     ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body ORIGIN_PARTS_AT_ONCE parts are on their way together */
     ORIGIN_ROUNDS_TIMES =
@@ -267,6 +269,8 @@ struct origin_ops {
     /* NULL without ORIGIN_CAN_TAGS. */
     int (*has_tag)(struct origin *o, struct slice key, struct slice name, struct slice value,
                    atomic_bool *cancel, bool *ret, struct err *e);
+    int (*tags)(struct origin *o, struct slice key, struct buf *ret, struct err *e);
+    int (*set_tags)(struct origin *o, struct slice key, struct slice tags, struct err *e);
 };
 
 /* First member of each kind's struct. */
@@ -343,6 +347,13 @@ int origin_upload_abort(struct origin *o, struct slice key, struct slice id, str
  * ERR_NOT_IMPLEMENTED: the kind keeps no tags. */
 int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value,
                    atomic_bool *cancel, bool *ret, struct err *e);
+
+/* All tags of the object, appended in their kept form, "NAME=VALUE&..." percent-encoded, in the service's
+ * order. Errors as above. */
+int origin_tags(struct origin *o, struct slice key, struct buf *ret, struct err *e);
+/* Gives it these tags, in that form, in place of those it has; empty: none. Its bytes, ETag and metadata
+ * stay. */
+int origin_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e);
 
 /* The modification time that travels as metadata (net/posix_meta.h). False when the lines have none that can
  * be read. */

@@ -161,6 +161,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
         r = set_view(s, o, e);
     if (r < 0)
         return r;
+    s->web.sends_tags = kind->is_node || o->tags;
     if (s->view.is_on)
         s->web.kind = &s3_view_kind;
     *ret = &TAKE_PTR(s)->base;
@@ -266,10 +267,13 @@ const struct origin_ops origin_s3_ops = {
     .upload_complete = s3_upload_complete,
     .upload_abort = s3_upload_abort,
     .has_tag = s3_has_tag,
+    .tags = s3_tags,
+    .set_tags = s3_set_tags,
 };
 
 const struct origin_ops origin_forebay_ops = {
     .scheme = "forebay",
+    .keeps = ORIGIN_CAN_TAGS,
     .open = forebay_open,
     .close = s3_close,
     .identify = s3_identify,
@@ -284,4 +288,7 @@ const struct origin_ops origin_forebay_ops = {
     .upload_part = s3_upload_part,
     .upload_complete = s3_upload_complete,
     .upload_abort = s3_upload_abort,
+    .has_tag = s3_has_tag,
+    .tags = s3_tags,
+    .set_tags = s3_set_tags,
 };

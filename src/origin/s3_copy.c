@@ -68,7 +68,9 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
         web_header(&c, SLICE_LIT("x-amz-metadata-directive"), SLICE_LIT("REPLACE"));
         if (source->attr.content_type.n)
             web_header(&c, SLICE_LIT("content-type"), source->attr.content_type);
-        c.meta = source->attr.meta;
+        c.meta = s->web.sends_tags && !s->web.kind->is_node /* the service leaves the tags that are there */
+                     ? meta_without(source->attr.meta, META_TAGS, a)
+                     : source->attr.meta;
     }
     s3_class_header(s, &c);
     r = web_perform(&c, e);

@@ -231,6 +231,8 @@ int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice i
 /* All tags of the object as x-amz-tagging has them, behind what `ret` has: nothing where the service has no
  * tags, or may not tell them, which is logged. */
 int s3_tags_of(struct s3 *s, struct slice key, struct buf *ret, struct err *e);
+int s3_tags(struct origin *o, struct slice key, struct buf *ret, struct err *e);
+int s3_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e);
 int s3_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value, atomic_bool *cancel,
                bool *ret, struct err *e);
 

@@ -334,6 +334,8 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
     struct buf _cleanup_buf_ tags = BUF_INIT(TAGS_MAX);
     /* To another node they go as what its metadata says, if it does. */
     bool is_known = s->web.kind->is_node && meta_get(source->attr.meta, META_TAGS).n > 0;
+    if (s->web.sends_tags && !s->web.kind->is_node)
+        p.meta = meta_without(p.meta, META_TAGS, a);
     int r = is_known ? 0 : s3_tags_of(s, source->key, &tags, e);
     if (r < 0)
         return r;

@@ -15,6 +15,7 @@
 #include "s3/source.h"
 #include "s3/xml.h"
 
+#include "base/log.h"
 #include "base/text.h"
 
 #define PIECE_BYTES MIB
@@ -171,6 +172,23 @@ static struct slice end_of(struct s3_request *r, const struct source *s, struct 
     return end.n && put_may_end(r) ? end : SLICE_LIT("");
 }
 
+static enum s3_error tags_of(struct s3_request *r, const struct source *s, struct replaced replaced,
+                             struct slice asked_meta, struct slice *ret)
+{
+    struct err e = {0};
+    int status = 0;
+
+    *ret = meta_get(asked_meta, META_TAGS);
+    if (!replaced.tags)
+        status = tagging_of_object(r->s3, s->bucket, s->key, &s->attr, r->arena, ret, &e);
+    if (status == -EOPNOTSUPP || status == ERR_ORIGIN_DENIED) { /* as where the origin copies in parts */
+        log_warn("s3", "%s: the copy has no tags: %s", r->id, e.text);
+        *ret = SLICE_LIT("");
+        return S3_OK;
+    }
+    return status ? reply_failed(r, status, &e) : S3_OK;
+}
+
 static enum s3_error copy_here(struct s3_request *r, struct source *s, struct replaced replaced,
                                const struct wire_put_open_req *to, struct wire_attr *ret)
 {
@@ -184,8 +202,11 @@ static enum s3_error copy_here(struct s3_request *r, struct source *s, struct re
         return error;
     target.type = replaced.meta ? asked_type : s->attr.content_type;
     meta = replaced.meta ? asked_meta : s->attr.meta;
-    tags = meta_get(replaced.tags ? asked_meta : s->attr.meta, META_TAGS);
-    error = put_own_line(r, meta, META_TAGS, tags, &meta);
+    error = tags_of(r, s, replaced, asked_meta, &tags);
+    if (!error)
+        error = put_own_line(r, meta, META_TAGS, tags, &meta);
+    if (!error)
+        error = put_own_line(r, meta, META_TAG_COUNT, SLICE_LIT(""), &meta);
     if (!error)
         error = put_own_line(r, meta, META_EXPIRES, end_of(r, s, replaced, asked_meta), &meta);
     sum = meta_get(s->attr.meta, META_CHECKSUM);

@@ -66,8 +66,17 @@ class _Handler(served.Handler):
         with self.origin.lock:
             return self.origin.objects.get((self.bucket, self.key))
 
+    def _asks_for_tags(self):
+        """Which it has not, and says so."""
+        if "tagging" in self.query:
+            self.body()
+            self._error(501, "NotImplemented")
+        return "tagging" in self.query
+
     def _read(self):
         self._parse()
+        if self._asks_for_tags():
+            return None
         if not self.key:
             return self._list()
         if self.origin.before_get and self.command == "GET":
@@ -127,6 +136,8 @@ class _Handler(served.Handler):
 
     def do_PUT(self):
         self._parse()
+        if self._asks_for_tags():
+            return None
         data = self.body()
         source = self.headers.get("x-amz-copy-source")
         kept = {n: v for n, v in self.headers.items() if n.lower().startswith("x-amz-meta-") or
@@ -151,6 +162,8 @@ class _Handler(served.Handler):
 
     def do_DELETE(self):
         self._parse()
+        if self._asks_for_tags():
+            return
         with self.origin.lock:
             self.origin.objects.pop((self.bucket, self.key), None)
         self.send(204)

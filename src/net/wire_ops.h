@@ -94,7 +94,9 @@
     X(TREE_CLOSE, tree_close, 103)                                                                           \
     X(CLOSE_MANY, close_many, 104)                                                                           \
     X(TAGS, tags, 105)                                                                                       \
-    X(SET_TAGS, set_tags, 106)
+    X(SET_TAGS, set_tags, 106)                                                                               \
+    X(COPY_FROM, copy_from, 107)                                                                             \
+    X(UPLOAD_COPY, upload_copy, 108)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -301,6 +303,24 @@
  * all below it (-EXDEV when that is too much). WIRE_NOREPLACE: -EEXIST. */
 #define WIRE_REQ_copy(F) F(str, bucket) F(str, from) F(str, to) F(u32, flags)
 #define WIRE_REP_copy(F) F(attr, attr)
+/* A copy that the origin makes by itself, out of a bucket of the same service too; no bytes come to the node.
+ * ERR_NOT_IMPLEMENTED where it cannot, ERR_PRECONDITION: the source has another ETag (if_match, may be
+ * empty). replace_meta, replace_tags: 1: the copy has this content type and metadata, these tags (a line of
+ * `meta`). */
+#define WIRE_REQ_copy_from(F)                                                                                \
+    F(str, bucket)                                                                                           \
+    F(str, key)                                                                                              \
+    F(str, source_bucket)                                                                                    \
+    F(str, source_key)                                                                                       \
+    F(str, if_match) F(u32, replace_meta) F(u32, replace_tags) F(str, content_type) F(str, meta)
+#define WIRE_REP_copy_from(F) F(attr, attr)
+/* The same as a part of an upload without tag: n bytes at `offset`, n at least 1. `etag`: of the part. */
+#define WIRE_REQ_upload_copy(F)                                                                              \
+    F(str, bucket)                                                                                           \
+    F(str, key)                                                                                              \
+    F(str, id)                                                                                               \
+    F(u32, number) F(str, source_bucket) F(str, source_key) F(str, if_match) F(u64, offset) F(u64, n)
+#define WIRE_REP_upload_copy(F) F(str, etag)
 /* Directories of a mirror bucket are prefixes; an empty one is a marker object "dir/", made with `meta`. */
 #define WIRE_REQ_mkdir(F) F(str, bucket) F(str, key) F(str, meta)
 #define WIRE_REP_mkdir(F) F(attr, attr)

@@ -567,3 +567,38 @@ int origin_set_tags(struct origin *o, struct slice key, struct slice tags, struc
                                               : refuse_tags(o, &local);
     return done(o, "set_tags", started_ns, r, &local, e);
 }
+
+/* ---- copies between buckets of one service ---- */
+
+bool origin_is_beside(const struct origin *o, const struct origin *source)
+{
+    return o->ops == source->ops && o->ops->is_beside && !o->is_view && !source->is_view &&
+           o->ops->is_beside(o, source);
+}
+
+int origin_copy_from(struct origin *o, const struct origin_copy *c, struct arena *a,
+                     struct origin_attr *ret_attr, struct err *e)
+{
+    assert(o && c && a && ret_attr && origin_is_beside(o, c->source));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->copy_from(o, c, a, ret_attr, &local);
+    return done(o, "copy", started_ns, r, &local, e);
+}
+
+int origin_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_copy *c, uint64_t offset, uint64_t n,
+                       char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    assert(o && p && c && n > 0 && number > 0 && ret_etag && origin_is_beside(o, c->source));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->upload_copy(o, p, id, number, c, offset, n, ret_etag, &local);
+    return done(o, "part", started_ns, r, &local, e);
+}

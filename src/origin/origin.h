@@ -235,6 +235,16 @@ struct origin_part {
     struct slice etag; /* as upload_part gave it */
 };
 
+/* A copy that the service makes by itself, perhaps out of another of its buckets. */
+struct origin_copy {
+    struct origin *source;
+    struct slice from, to;
+    struct slice if_match;           /* of the source: ETag without quotes, or empty */
+    bool replaces_meta;              /* it has this content type and metadata, not the source's */
+    bool replaces_tags;              /* it has the tags of META_TAGS in `meta`, not the source's */
+    struct slice content_type, meta; /* as in origin_put */
+};
+
 /* What each kind implements; callers use the origin_* functions below. */
 struct origin_ops {
     const char *scheme; /* "s3" */
@@ -271,6 +281,13 @@ struct origin_ops {
                    atomic_bool *cancel, bool *ret, struct err *e);
     int (*tags)(struct origin *o, struct slice key, struct buf *ret, struct err *e);
     int (*set_tags)(struct origin *o, struct slice key, struct slice tags, struct err *e);
+    /* origin_is_beside; NULL: never. The two below are there with it. */
+    bool (*is_beside)(const struct origin *o, const struct origin *source);
+    int (*copy_from)(struct origin *o, const struct origin_copy *c, struct arena *a,
+                     struct origin_attr *ret_attr, struct err *e);
+    int (*upload_copy)(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_copy *c, uint64_t offset, uint64_t n,
+                       char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
 };
 
 /* First member of each kind's struct. */
@@ -354,6 +371,18 @@ int origin_tags(struct origin *o, struct slice key, struct buf *ret, struct err 
 /* Gives it these tags, in that form, in place of those it has; empty: none. Its bytes, ETag and metadata
  * stay. */
 int origin_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e);
+
+/* Whether the service of `o` can copy out of `source`: the same one, asked with the same keys. */
+bool origin_is_beside(const struct origin *o, const struct origin *source);
+/* Of two that are: no bytes come here. -ENOENT: the source is not there; ERR_PRECONDITION: it has another
+ * ETag. ERR_NOT_IMPLEMENTED for tags that are no tags there. */
+int origin_copy_from(struct origin *o, const struct origin_copy *c, struct arena *a,
+                     struct origin_attr *ret_attr, struct err *e);
+/* The same of bytes [offset, offset+n) as a part of an upload; `p` as of origin_upload_part, c->to is not
+ * looked at. -ENOENT: the upload or the source is not there. */
+int origin_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_copy *c, uint64_t offset, uint64_t n,
+                       char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
 
 /* The modification time that travels as metadata (net/posix_meta.h). False when the lines have none that can
  * be read. */

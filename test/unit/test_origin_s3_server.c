@@ -630,6 +630,47 @@ static void test_set_meta(void **state)
     s->copy_part_bytes = part;
 }
 
+/* A copy has what it is given instead of the source's metadata and tags, each alone and both, in one request
+ * and, beyond the most that one copies, in parts; nothing of another version is copied. (Seen to fail without
+ * `replaces_tags` in s3_copy_multipart.) */
+static void test_copy_from(void **state)
+{
+    NEEDS_SERVER();
+    struct err e = {0};
+    struct origin_attr from, to, got;
+    struct s3 *s = s3_of(T.origin);
+    uint64_t max = s->copy_max_bytes, part = s->copy_part_bytes;
+    struct origin_put p = {.key = SLICE_LIT("copy from"),
+                           .content_type = SLICE_LIT("text/x"),
+                           .meta = SLICE_LIT("x-amz-meta-m: 1\n" META_TAGS ": " TAGS_ENCODED "\n")};
+    struct origin_body b = {.size_bytes = 6 * MIB + 77, .read = pattern_read};
+    assert_ok(origin_put(T.origin, &p, &b, T.arena, &from, &e), e);
+    for (int i = 0; i < 8; i++) {
+        struct origin_copy c = {.source = T.origin,
+                                .from = p.key,
+                                .to = SLICE_LIT("copied"),
+                                .if_match = from.etag,
+                                .replaces_meta = i & 1,
+                                .replaces_tags = i & 2,
+                                .content_type = SLICE_LIT("text/y"),
+                                .meta = SLICE_LIT("x-amz-meta-m: 2\n" META_TAGS ": z=1\n")};
+        s->copy_max_bytes = i & 4 ? 5 * MIB : max;
+        s->copy_part_bytes = i & 4 ? 5 * MIB : part;
+        assert_true(origin_is_beside(T.origin, c.source));
+        assert_ok(origin_copy_from(T.origin, &c, T.arena, &to, &e), e);
+        assert_int_equal(slice_ends(to.etag, SLICE_LIT("-2")), !!(i & 4));
+        assert_ok(head(T.origin, c.to, &got, &e), e);
+        assert_true(slice_eq_str(clients_lines(got.meta), i & 1 ? "x-amz-meta-m: 2\n" : "x-amz-meta-m: 1\n"));
+        assert_true(slice_eq_str(got.content_type, i & 1 ? "text/y" : "text/x"));
+        check_tags(c.to, i & 2 ? "z=1" : TAGS_ENCODED);
+        c.if_match = SLICE_LIT("other");
+        assert_int_equal(origin_copy_from(T.origin, &c, T.arena, &to, &e), ERR_PRECONDITION);
+    }
+    assert_int_equal(leftover_uploads(), 0);
+    s->copy_max_bytes = max;
+    s->copy_part_bytes = part;
+}
+
 /* Tags are set, told and removed without a change of the object; those in the metadata of a write are tags,
  * and how many there are comes with its attributes. (Seen to fail without `sends_tags`.) */
 static void test_tags(void **state)
@@ -840,6 +881,7 @@ int main(void)
         cmocka_unit_test(test_copy),
         cmocka_unit_test(test_copy_in_parts),
         cmocka_unit_test(test_set_meta),
+        cmocka_unit_test(test_copy_from),
         cmocka_unit_test(test_tags),
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_refusals),

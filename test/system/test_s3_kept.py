@@ -52,14 +52,16 @@ def test_tags_of_an_object(bucket):
 
 
 def test_tags_are_those_of_the_origin(bucket, node, origin):
-    """In a bucket whose origin is S3 tags are the origin's: those that were set there are shown, at once and after others take their
-    place, and those that are set here are there. No byte of the object is written for it, its ETag, of parts, and its time stay,
-    and what is cached of it. (Seen to fail where `tagging_of_object` asks the metadata alone, and `change` only rewrites.)"""
+    """In a bucket whose origin is S3 tags are the origin's: those that were set there are shown, at once and after others take
+    their place, and those that are set here are there. No byte of the object is written for it, its ETag, of parts, and its
+    time stay, and what is cached of it. (Seen to fail where `tagging_of_object` asks the metadata alone, and `change` only
+    rewrites.)"""
     s3, truth, where = bucket.s3, bucket.truth, {"Bucket": bucket.name, "Key": "k"}
     upload = {**where, "UploadId": truth.create_multipart_upload(**where)["UploadId"]}
     sizes = [harness.random_bytes(5 << 20), b"end"]
     parts = [truth.upload_part(**upload, PartNumber=n, Body=part)["ETag"] for n, part in enumerate(sizes, 1)]
-    truth.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": n, "ETag": e} for n, e in enumerate(parts, 1)]})
+    listed = {"Parts": [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(parts, 1)]}
+    truth.complete_multipart_upload(**upload, MultipartUpload=listed)
     truth.put_object_tagging(**where, Tagging=tag_set(there="1"))
     assert tags_of(s3.get_object_tagging(**where)) == {"there": "1"}
     before, got = truth.head_object(**where), s3.get_object(**where)
@@ -84,8 +86,8 @@ def test_tags_are_those_of_the_origin(bucket, node, origin):
 
 
 def test_tags_of_a_write_are_those_of_the_origin(bucket, node):
-    """Those that come with a PUT or a multipart upload are tags at the origin, and no metadata; a copy of an object that was tagged
-    there has them, within the bucket, into a scratch bucket, and back from one."""
+    """Those that come with a PUT or a multipart upload are tags at the origin, and no metadata; a copy of an object that was
+    tagged there has them, within the bucket, into a scratch bucket, and back from one."""
     s3, truth, scratch = bucket.s3, bucket.truth, harness.scratch_bucket(node)
     s3.put_object(Bucket=bucket.name, Key="put", Body=b"x", Tagging="a=1&b=%C3%BC", Metadata={"m": "n"})
     upload = {"Bucket": bucket.name, "Key": "parts"}
@@ -106,8 +108,8 @@ def test_tags_of_a_write_are_those_of_the_origin(bucket, node):
 
 
 def test_tags_where_the_origin_has_none(node, origin):
-    """With origin.tags=false they are kept as metadata; without it the refusal of a service that has none is the answer, in its words
-    and with what to set, and the object stays as it was."""
+    """With origin.tags=false they are kept as metadata; without it the refusal of a service that has none is the answer, in its
+    words and with what to set, and the object stays as it was."""
     name = node.new_bucket(origin, **{"origin.tags": "false"})
     s3, where = node.s3(), {"Bucket": name, "Key": "k"}
     s3.put_object(**where, Body=b"x", Tagging="a=1")
@@ -118,18 +120,21 @@ def test_tags_where_the_origin_has_none(node, origin):
         name = harness.random_name()
         other.objects[name, "k"] = Object(b"old")
         node.create_bucket(name, f"s3://{name}", **other.properties())
-        for call, more in ((s3.get_object_tagging, {}), (s3.put_object_tagging, {"Tagging": tag_set(a="b")}), (s3.delete_object_tagging, {})):
+        for call, more in ((s3.get_object_tagging, {}), (s3.put_object_tagging, {"Tagging": tag_set(a="b")}),
+                           (s3.delete_object_tagging, {})):
             with pytest.raises(botocore.exceptions.ClientError) as caught:
                 call(Bucket=name, Key="k", **more)
             assert caught.value.response["Error"]["Code"] == "NotImplemented"
             assert "origin.tags=false" in caught.value.response["Error"]["Message"]
-        assert other.objects[name, "k"].data == b"old" and not [r for r in other.requests if r[0] == "PUT" and "tagging" not in r[2]]
+        assert other.objects[name, "k"].data == b"old"
+        assert not [query for method, _, query in other.requests if method == "PUT" and "tagging" not in query]
         s3.copy_object(Bucket=name, Key="copy", CopySource=f"{name}/k", MetadataDirective="REPLACE")
         assert other.objects[name, "copy"].data == b"old"
 
 
 def test_new_tags_spare_what_somebody_writes_meanwhile(node):
-    """Where the origin keeps none they are written with the bytes of one version and only over that version: a write in between stays, and who set them is told."""
+    """Where the origin keeps none they are written with the bytes of one version and only over that version: a write in between
+    stays, and who set them is told."""
     with KeyOrigin() as origin:
         name, where = harness.random_name(), {"Key": "k"}
         origin.objects[name, "k"] = Object(b"old")
@@ -181,7 +186,8 @@ def far(node):
     def near(scheme, **more):
         made = harness.random_name("near")
         url = f"forebay://{address}/{name}" if scheme == "forebay" else f"s3://{name}"
-        node.create_bucket(made, url, validate="always", **keys, **({} if scheme == "forebay" else {"origin.endpoint": node.endpoint}), **more)
+        where = {} if scheme == "forebay" else {"origin.endpoint": node.endpoint}
+        node.create_bucket(made, url, validate="always", **keys, **where, **more)
         return made
 
     return s3, name, near
@@ -486,8 +492,8 @@ def test_lifecycle_counts_from_when_a_file_came(new_node, tmp_path, need_fuse):
 
 
 def test_lifecycle_passes_for_tags(new_node, origin):
-    """Of objects that a rule means by tags those end that have all of them, whatever else they have; also those that were tagged at
-    the origin. (Seen to fail where `has_tags` in s3/expire.c asks the metadata alone: `behind` stays.)"""
+    """Of objects that a rule means by tags those end that have all of them, whatever else they have; also those that were tagged
+    at the origin. (Seen to fail where `has_tags` in s3/expire.c asks the metadata alone: `behind` stays.)"""
     node = new_node(lifecycle_interval="300ms")
     name = node.new_bucket(origin)
     scratch = harness.random_name("scratch")

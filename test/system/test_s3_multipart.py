@@ -245,16 +245,17 @@ def test_copied_parts(bucket):
 
 
 def test_copied_parts_that_no_byte_of_comes_here_for(bucket, node, origin):
-    """Parts that are copied from a bucket of the same service, whole or by range, are the origin's own copies; those of an upload with
-    checksums, which the origin does not tell of parts, and those from a scratch bucket go through the node. The object is right, and
-    read from the origin. (Seen to fail without `copy_part_beside` in s3/multipart.c.)"""
+    """Parts that are copied from a bucket of the same service, whole or by range, are the origin's own copies; those of an upload
+    with checksums, which the origin does not tell of parts, and those from a scratch bucket go through the node. The object is
+    right, and read from the origin. (Seen to fail without `copy_part_beside` in s3/multipart.c.)"""
     source, other, scratch = harness.random_bytes(6 * MIB), node.new_bucket(origin), harness.scratch_bucket(node)
     for name in (bucket.name, other):
         bucket.truth.put_object(Bucket=name, Key="source + \u00fc", Body=source)
     bucket.s3.put_object(Bucket=scratch, Key="source + \u00fc", Body=source)
 
     def moved():
-        return [node.metric(f"forebay_origin_{way}_bytes_total", bucket=name) for way in ("written", "read") for name in (bucket.name, other)]
+        return [node.metric(f"forebay_origin_{way}_bytes_total", bucket=name) for way in ("written", "read")
+                for name in (bucket.name, other)]
 
     def copy(upload, number, name, **more):
         made = bucket.s3.upload_part_copy(**upload.where, UploadId=upload.id, PartNumber=number,

@@ -418,9 +418,9 @@ def put_known_by(bucket, path, data, known):
 @pytest.mark.parametrize("size", [8 * MIB, 8 * MIB + 1, 70 * MIB])
 @pytest.mark.parametrize("known", ["SHA-256", "MD5", "nothing"])
 def test_when_the_etag_is_the_md5(bucket, size, known):
-    """In a bucket whose origin is S3 a PUT has the MD5 of its bytes as ETag up to 8 MiB, and above where the SHA-256 or the MD5 was in
-    a header: it streams to the origin as one PUT then, with the checksum that came with it. Else it goes in parts of 16 MiB, and the
-    ETag says so. (Seen to fail without `announce_digests` in s3/put.c: `-1` and `-5` of all above 8 MiB.)"""
+    """In a bucket whose origin is S3 a PUT has the MD5 of its bytes as ETag up to 8 MiB, and above where the SHA-256 or the MD5
+    was in a header: it streams to the origin as one PUT then, with the checksum that came with it. Else it goes in parts of 16
+    MiB, and the ETag says so. (Seen to fail without `announce_digests` in s3/put.c: `-1` and `-5` of all above 8 MiB.)"""
     data, path = harness.random_bytes(size), f"/{bucket.name}/k"
     etag, is_one = put_known_by(bucket, path, data, known), known != "nothing" or size <= 8 * MIB
     there = bucket.truth.head_object(Bucket=bucket.name, Key="k", ChecksumMode="ENABLED")
@@ -513,19 +513,21 @@ def test_copies(bucket, node, origin):
 
 
 def test_copies_that_no_byte_of_comes_here_for(bucket, node, origin, new_shaper):
-    """Copies with other metadata or other tags, onto themselves, between buckets of one service, and under conditions on their source
-    are the origin's own: no byte goes through the node. A bucket of the same service that is reached by another address is another
-    one. (Seen to fail without `copy_beside` in s3/copy.c.)"""
+    """Copies with other metadata or other tags, onto themselves, between buckets of one service, and under conditions on their
+    source are the origin's own: no byte goes through the node. A bucket of the same service that is reached by another address
+    is another one. (Seen to fail without `copy_beside` in s3/copy.c.)"""
     data, other = harness.random_bytes(2 * MIB + 5), node.new_bucket(origin, prefix="in")
     apart = node.new_bucket(origin, endpoint=new_shaper(origin).endpoint)
     source = {"Bucket": bucket.name, "Key": "a + \u00fc/k"}
-    bucket.truth.put_object(**source, Body=data, ContentType="text/a", Metadata={"m": "1"}, Tagging="t=1", ChecksumAlgorithm="SHA256")
+    bucket.truth.put_object(**source, Body=data, ContentType="text/a", Metadata={"m": "1"}, Tagging="t=1",
+                            ChecksumAlgorithm="SHA256")
     etag = bucket.truth.head_object(**source)["ETag"]
     replaced = {"MetadataDirective": "REPLACE", "ContentType": "text/b", "Metadata": {"m": "2"}}
     tagged = {"TaggingDirective": "REPLACE", "Tagging": "x=y"}
     cases = {"plain": ({}, "text/a", "1", {"t": "1"}), "meta": (replaced, "text/b", "2", {"t": "1"}),
              "tags": (tagged, "text/a", "1", {"x": "y"}), "no tags": ({"TaggingDirective": "REPLACE"}, "text/a", "1", {}),
-             "both": ({**replaced, **tagged}, "text/b", "2", {"x": "y"}), "if": ({"CopySourceIfMatch": etag}, "text/a", "1", {"t": "1"})}
+             "both": ({**replaced, **tagged}, "text/b", "2", {"x": "y"}),
+             "if": ({"CopySourceIfMatch": etag}, "text/a", "1", {"t": "1"})}
 
     def moved(*names):
         return [node.metric(f"forebay_origin_{way}_bytes_total", bucket=name) for way in ("written", "read") for name in names]
@@ -538,7 +540,8 @@ def test_copies_that_no_byte_of_comes_here_for(bucket, node, origin, new_shaper)
             found = bucket.truth.get_object(Bucket=name, Key=there + key, ChecksumMode="ENABLED")
             assert found["Body"].read() == data and found["ChecksumSHA256"], key
             assert (found["ContentType"], found["Metadata"]) == (kind, {"m": value}), key
-            assert {t["Key"]: t["Value"] for t in bucket.truth.get_object_tagging(Bucket=name, Key=there + key)["TagSet"]} == tags, key
+            tagging = bucket.truth.get_object_tagging(Bucket=name, Key=there + key)
+            assert {t["Key"]: t["Value"] for t in tagging["TagSet"]} == tags, key
             head = bucket.s3.head_object(Bucket=name, Key=key)
             assert (head["ETag"], head["ContentType"], head["Metadata"]) == (found["ETag"], kind, {"m": value}), key
     bucket.s3.copy_object(**source, CopySource=source, MetadataDirective="REPLACE", Metadata={"m": "3"})

@@ -368,8 +368,8 @@ def test_bad_xml(bucket):
 @pytest.mark.parametrize("size", [300_000, 3_000_000, 7_000_000, 9_000_000, 40_000_000])
 @pytest.mark.parametrize("known", ["nothing", "SHA-256", "MD5"])
 def test_uploads_that_are_cut(bucket, size, known):
-    """A client that goes away in the middle of a PUT leaves nothing, here or at the origin; also where its body went there as one PUT,
-    because a header had told what it is."""
+    """A client that goes away in the middle of a PUT leaves nothing, here or at the origin; also where its body went there as one
+    PUT, because a header had told what it is."""
     path, body = f"/{bucket.name}/cut", b"x" * size
     md5 = {"Content-MD5": base64.b64encode(hashlib.md5(body).digest()).decode()} if known == "MD5" else {}
     headers = signed(bucket.node, "PUT", path, md5, body=body, payload=None if known == "SHA-256" else "UNSIGNED-PAYLOAD")

@@ -525,8 +525,8 @@ static void test_set_meta_in_parts_keeps_tags(void **state)
     fixture_stop(&f);
 }
 
-/* Tags of a write go in their own header, which is signed, or with origin.tags=false as metadata. Of an object
- * another node tells them because it is asked; a service tells how many there are. */
+/* Tags of a write go in their own header, which is signed, or with origin.tags=false as metadata. Of an
+ * object another node tells them because it is asked; a service tells how many there are. */
 static void test_how_tags_travel(void **state)
 {
     static const struct script_step steps[] = {

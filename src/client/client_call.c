@@ -39,6 +39,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_CONFIRM:
     case WIRE_OP_PARTS:
     case WIRE_OP_PART:
+    case WIRE_OP_TAGS:
     case WIRE_OP_STRANDED:
     case WIRE_OP_UPLOAD_PARTS:
     case WIRE_OP_UPLOAD_LIST:
@@ -75,6 +76,9 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_FLUSH:
     case WIRE_OP_STRAND: /* the same bytes take the place of those before */
     case WIRE_OP_SET_META:
+    case WIRE_OP_SET_TAGS:
+    case WIRE_OP_COPY_FROM:
+    case WIRE_OP_UPLOAD_COPY: /* the same part again */
     case WIRE_OP_REPORT:
     case WIRE_OP_JOB_KEYS: /* each key is a record of its own */
     case WIRE_OP_USER_LIMIT:
@@ -132,6 +136,9 @@ bool client_op_is_long(uint32_t op)
     case WIRE_OP_MKDIR:
     case WIRE_OP_RMDIR:
     case WIRE_OP_SET_META:
+    case WIRE_OP_SET_TAGS:
+    case WIRE_OP_COPY_FROM:
+    case WIRE_OP_UPLOAD_COPY:
     case WIRE_OP_BUCKET_REMOVE:
     case WIRE_OP_ORIGIN_CHECK:
     case WIRE_OP_STRAND:

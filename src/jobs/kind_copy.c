@@ -239,6 +239,21 @@ static void take_version(struct kind_work *w, struct wire_attr *from)
     from->meta = meta_without(from->meta, META_VERSION, w->arena);
 }
 
+/* Which tags it has, where the source's origin keeps them, and told only that there are some. */
+static int take_tags(struct kind_work *w, struct slice key, struct wire_attr *from, struct err *e)
+{
+    if (meta_get(from->meta, META_TAG_COUNT).n == 0)
+        return 0;
+    struct wire_tags_req req = {.bucket = w->source_bucket, .key = key};
+    struct wire_tags_rep rep;
+    int r = object_tags(w->session, &req, w->arena, &rep, e);
+    if (r < 0)
+        return r;
+    from->meta = meta_without(from->meta, META_TAG_COUNT, w->arena);
+    from->meta = meta_with(from->meta, META_TAGS, rep.tags, ORIGIN_META_MAX_BYTES, w->arena);
+    return 0;
+}
+
 /* ---- sending ---- */
 
 /* expect: how much of it the first answer shall bring, with the metadata; 0: as it comes, without. */
@@ -315,7 +330,8 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
     struct wire_attr *from = &source->attr;
     for (int i = 0; i < SEND_TRIES; i++) {
         struct wire_attr there = {0};
-        int r = send_once(w, mode, o, source, key, is_open, &there, e);
+        int r = take_tags(w, o->key, from, e);
+        r = r < 0 ? r : send_once(w, mode, o, source, key, is_open, &there, e);
         if (r < 0 || mode != MODE_SYNC || are_hashes(from, &there))
             return r;
         int replaced = was_replaced(w, o, from, e);

@@ -640,6 +640,29 @@ int upstream_has_tag(struct upstream *u, struct slice key, struct slice name, st
     return r;
 }
 
+int upstream_copy_from(struct upstream *u, const struct origin_copy *c, struct arena *a,
+                       struct origin_attr *ret, struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_copy_from(u->origin, c, a, ret, e));
+}
+
+int upstream_upload_copy(struct upstream *u, const struct origin_put *p, struct slice id, uint32_t number,
+                         const struct origin_copy *c, uint64_t offset, uint64_t n,
+                         char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_upload_copy(u->origin, p, id, number, c, offset, n, ret_etag, e));
+}
+
+int upstream_tags(struct upstream *u, struct slice key, struct buf *ret, struct err *e)
+{
+    return UPSTREAM_RETRY(u, (buf_clear(ret), origin_tags(u->origin, key, ret, e)));
+}
+
+int upstream_set_tags(struct upstream *u, struct slice key, struct slice tags, struct err *e)
+{
+    return UPSTREAM_RETRY(u, origin_set_tags(u->origin, key, tags, e));
+}
+
 int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
                            struct err *e)
 {

@@ -146,6 +146,17 @@ int upstream_set_meta(struct upstream *u, const struct origin_put *p, uint64_t s
 int upstream_has_tag(struct upstream *u, struct slice key, struct slice name, struct slice value,
                      atomic_bool *cancel, bool *ret, struct err *e);
 
+/* As origin_copy_from and origin_upload_copy: nothing of what was written back is known there. */
+int upstream_copy_from(struct upstream *u, const struct origin_copy *c, struct arena *a,
+                       struct origin_attr *ret, struct err *e);
+int upstream_upload_copy(struct upstream *u, const struct origin_put *p, struct slice id, uint32_t number,
+                         const struct origin_copy *c, uint64_t offset, uint64_t n,
+                         char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+
+/* As origin_tags and origin_set_tags. */
+int upstream_tags(struct upstream *u, struct slice key, struct buf *ret, struct err *e);
+int upstream_set_tags(struct upstream *u, struct slice key, struct slice tags, struct err *e);
+
 /* Uploads in parts (origin.h). A part is sent once, at its writer's pace, as with upstream_put_slowly; who
  * has its bytes still repeats it with upstream_try_again. A completion is repeated only by the origin's own
  * rules.

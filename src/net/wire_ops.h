@@ -92,7 +92,11 @@
     X(STRANDED, stranded, 101)                                                                               \
     X(STRANDED_END, stranded_end, 102)                                                                       \
     X(TREE_CLOSE, tree_close, 103)                                                                           \
-    X(CLOSE_MANY, close_many, 104)
+    X(CLOSE_MANY, close_many, 104)                                                                           \
+    X(TAGS, tags, 105)                                                                                       \
+    X(SET_TAGS, set_tags, 106)                                                                               \
+    X(COPY_FROM, copy_from, 107)                                                                             \
+    X(UPLOAD_COPY, upload_copy, 108)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -204,7 +208,8 @@
  * WIRE_STAGED (reply carries a writable descriptor; the caller writes the file itself and commits with its
  * size), WIRE_ETAG (of a scratch bucket: the commit brings the ETag, so that nobody computes one; without it
  * the object has one as with etag=opaque. Of one with write=back, from who is in the node's process: it
- * brings the MD5). if_none_etag: not over an object that has this ETag; only of scratch buckets. */
+ * brings the MD5). if_none_etag: not over an object that has this ETag; only of scratch buckets. meta: of a
+ * mirror bucket also what is known of the bytes already (META_DIGESTS). */
 #define WIRE_REQ_put_open(F)                                                                                 \
     F(str, bucket)                                                                                           \
     F(str, key)                                                                                              \
@@ -298,6 +303,24 @@
  * all below it (-EXDEV when that is too much). WIRE_NOREPLACE: -EEXIST. */
 #define WIRE_REQ_copy(F) F(str, bucket) F(str, from) F(str, to) F(u32, flags)
 #define WIRE_REP_copy(F) F(attr, attr)
+/* A copy that the origin makes by itself, out of a bucket of the same service too; no bytes come to the node.
+ * ERR_NOT_IMPLEMENTED where it cannot, ERR_PRECONDITION: the source has another ETag (if_match, may be
+ * empty). replace_meta, replace_tags: 1: the copy has this content type and metadata, these tags (a line of
+ * `meta`). */
+#define WIRE_REQ_copy_from(F)                                                                                \
+    F(str, bucket)                                                                                           \
+    F(str, key)                                                                                              \
+    F(str, source_bucket)                                                                                    \
+    F(str, source_key)                                                                                       \
+    F(str, if_match) F(u32, replace_meta) F(u32, replace_tags) F(str, content_type) F(str, meta)
+#define WIRE_REP_copy_from(F) F(attr, attr)
+/* The same as a part of an upload without tag: n bytes at `offset`, n at least 1. `etag`: of the part. */
+#define WIRE_REQ_upload_copy(F)                                                                              \
+    F(str, bucket)                                                                                           \
+    F(str, key)                                                                                              \
+    F(str, id)                                                                                               \
+    F(u32, number) F(str, source_bucket) F(str, source_key) F(str, if_match) F(u64, offset) F(u64, n)
+#define WIRE_REP_upload_copy(F) F(str, etag)
 /* Directories of a mirror bucket are prefixes; an empty one is a marker object "dir/", made with `meta`. */
 #define WIRE_REQ_mkdir(F) F(str, bucket) F(str, key) F(str, meta)
 #define WIRE_REP_mkdir(F) F(attr, attr)
@@ -311,6 +334,14 @@
 #define WIRE_REQ_set_meta(F)                                                                                 \
     F(str, bucket) F(str, key) F(str, meta) F(str, if_match) F(u32, kind) F(u32, flags)
 #define WIRE_REP_set_meta(F) F(attr, attr)
+
+/* Tags of an object of a mirror bucket, as its origin has them, "NAME=VALUE&..." percent-encoded. SET_TAGS:
+ * in place of those that are there; empty: none. ERR_NOT_IMPLEMENTED where the origin keeps none, and of what
+ * was written and is not in the origin yet: there they are a line of its metadata (origin/meta.h). */
+#define WIRE_REQ_tags(F)     F(str, bucket) F(str, key)
+#define WIRE_REP_tags(F)     F(str, tags)
+#define WIRE_REQ_set_tags(F) F(str, bucket) F(str, key) F(str, tags)
+#define WIRE_REP_set_tags(F)
 
 /* JSON text of the node's state. */
 #define WIRE_REQ_status(F)

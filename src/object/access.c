@@ -22,6 +22,7 @@
     X(OPEN, open, READ, bucket)                                                                              \
     X(PARTS, parts, READ, bucket)                                                                            \
     X(PART, part, READ, bucket)                                                                              \
+    X(TAGS, tags, READ, bucket)                                                                              \
     X(WATCH, watch, READ, bucket)                                                                            \
     X(REPORT, report, READ, bucket)                                                                          \
     X(PUT_OPEN, put_open, WRITE, bucket)                                                                     \
@@ -34,6 +35,7 @@
     X(REMOVE, remove, WRITE, bucket)                                                                         \
     X(COPY, copy, WRITE, bucket)                                                                             \
     X(SET_META, set_meta, WRITE, bucket)                                                                     \
+    X(SET_TAGS, set_tags, WRITE, bucket)                                                                     \
     X(MKDIR, mkdir, WRITE, bucket)                                                                           \
     X(RMDIR, rmdir, WRITE, bucket)                                                                           \
     X(STRANDED, stranded, WRITE, bucket)                                                                     \

@@ -1,5 +1,6 @@
 /*
- * SET_META: lines of metadata of an object of a mirror bucket that is there already.
+ * SET_META: lines of metadata of an object of a mirror bucket that is there already. TAGS, SET_TAGS: its
+ * tags, which are nowhere but at the origin.
  *
  * The lines are laid over what the origin has at this moment, and written on the condition that the object
  * still is that version: no bytes travel, and nobody's new version gets an old one's lines. An ETag does not
@@ -19,14 +20,15 @@
  * Failure modes: the origin's errors; ERR_NOT_IMPLEMENTED where it cannot; -EBUSY when the object was another
  * one each time, ERR_PRECONDITION when it is not the one that was meant.
  */
-#include "object/back.h"
+#include "object/back_internal.h"
 #include "object/object_internal.h"
 
 #include "base/sys.h"
 #include "net/posix_meta.h"
 
-#define TRIES         3
-#define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
+#define TRIES          3
+#define ENTRY_KEY_MAX  (ORIGIN_KEY_MAX_BYTES + 8)
+#define TAGS_MAX_BYTES (16 * KIB)
 
 struct meta_change {
     struct object_service *service;
@@ -272,4 +274,62 @@ int op_set_meta(struct object_session *ses, const struct wire_set_meta_req *req,
         return err_prefix(e, r, "metadata of %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     attr_to_wire(&attr, a, &rep->attr);
     return 0;
+}
+
+/* ---- tags ---- */
+
+/* The origin that has the tags of the key. */
+static int find_tags(struct object_session *ses, struct slice bucket, struct slice key, struct upstream **ret,
+                     struct err *e)
+{
+    int r = object_check_key(key, e);
+    if (r == 0)
+        r = object_upstream(ses->service, bucket, ret, e);
+    if (r < 0)
+        return r;
+    if (!((*ret)->origin->capabilities & ORIGIN_CAN_TAGS))
+        return err_set(e, ERR_NOT_IMPLEMENTED, "the origin of bucket %s keeps no tags", (*ret)->bucket->name);
+    if (back_has(ses->service->back, (*ret)->bucket->id, key))
+        return err_set(e, ERR_NOT_IMPLEMENTED, "it is not in the origin yet");
+    return 0;
+}
+
+/* The service's own refusal, which is not ours: nobody keeps them elsewhere because of it. */
+static int tags_result(int r, struct slice bucket, struct slice key, struct err *e)
+{
+    if (r == ERR_NOT_IMPLEMENTED)
+        r = err_prefix(e, -EOPNOTSUPP, "with origin.tags=false tags are kept as metadata");
+    return r < 0 ? err_prefix(e, r, "tags of " SLICE_FMT "/" SLICE_FMT, SLICE_ARG(bucket), SLICE_ARG(key))
+                 : 0;
+}
+
+int op_tags(struct object_session *ses, const struct wire_tags_req *req, struct arena *a,
+            struct wire_tags_rep *rep, struct err *e)
+{
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    _cleanup_buf_ struct buf tags = BUF_INIT(TAGS_MAX_BYTES);
+    int r = find_tags(ses, req->bucket, req->key, &u, e);
+    if (r == 0)
+        r = tags_result(upstream_tags(u, req->key, &tags, e), req->bucket, req->key, e);
+    if (r < 0)
+        return r;
+    rep->tags = arena_dup(a, buf_view(&tags));
+    return 0;
+}
+
+int op_set_tags(struct object_session *ses, const struct wire_set_tags_req *req, struct arena *a,
+                struct wire_set_tags_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    struct meta_change c = {.service = ses->service, .key = req->key};
+    int r = req->tags.n > TAGS_MAX_BYTES ? err_set(e, -E2BIG, "tags of %zu bytes", req->tags.n) : 0;
+    if (r == 0)
+        r = find_tags(ses, req->bucket, req->key, &u, e);
+    if (r == 0) {
+        c.upstream = u;
+        r = tags_result(upstream_set_tags(u, req->key, req->tags, e), req->bucket, req->key, e);
+        doubt(&c);
+    }
+    return r;
 }

@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "origin/meta.h"
 
 #include <inttypes.h>
 
@@ -131,7 +132,7 @@ static struct through *through_new(struct object_service *s, struct upstream *u,
     t->put = (struct origin_put){
         .key = arena_dup(t->strings, q->key),
         .content_type = arena_dup(t->strings, q->content_type),
-        .meta = arena_dup(t->strings, q->meta),
+        .meta = arena_dup(t->strings, meta_without(q->meta, META_DIGESTS, t->strings)),
         .if_match = arena_dup(t->strings, q->if_match),
         .if_none_match = q->if_none_match != 0,
     };

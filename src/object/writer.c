@@ -233,6 +233,17 @@ void writer_unref(struct writer *w)
     free(w);
 }
 
+/* What is known of a body before it is sent goes with the request that carries it. */
+static void take_digests(struct origin_put *p, struct slice meta, struct arena *a)
+{
+    struct slice md5 = meta_get(meta, META_DIGESTS), sha256 = slice_split(&md5, ' ');
+    bool has_sha256 = sha256.n > 0 && !slice_eq_str(sha256, "-"),
+         has_md5 = md5.n > 0 && !slice_eq_str(md5, "-");
+    p->payload_sha256 = has_sha256 ? arena_dup(a, sha256) : SLICE_NULL;
+    p->content_md5 = has_md5 ? arena_dup(a, md5) : SLICE_NULL;
+    p->whole = has_sha256 || has_md5;
+}
+
 /* is_here: by this process, so that its word on the MD5 is as good as ours. */
 static struct writer *writer_new(struct object_service *s, struct upstream *u, bool is_here,
                                  const struct wire_put_open_req *q)
@@ -256,11 +267,12 @@ static struct writer *writer_new(struct object_service *s, struct upstream *u, b
     w->put = (struct origin_put){
         .key = arena_dup(w->arena, q->key),
         .content_type = arena_dup(w->arena, q->content_type),
-        .meta = arena_dup(w->arena, q->meta),
+        .meta = arena_dup(w->arena, meta_without(q->meta, META_DIGESTS, w->arena)),
         .if_match = arena_dup(w->arena, q->if_match),
         .if_none_match = q->if_none_match != 0,
         .cancel = &w->cancel,
     };
+    take_digests(&w->put, q->meta, w->arena);
     lock_init(&w->lock, LOCK_OBJECT);
     cond_init(&w->moved);
     (void)atomic_fetch_add(&s->writers, 1);
@@ -604,6 +616,7 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
         struct origin_put put = w->put;
         put.payload_sha256 = q->sha256;
         put.content_md5 = q->md5;
+        put.whole = q->sha256.n > 0 || q->md5.n > 0;
         if (!(w->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT)) { /* checked above */
             put.if_none_match = false;
             put.if_match = SLICE_NULL;

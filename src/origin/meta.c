@@ -8,7 +8,8 @@
 bool meta_is_ours(struct slice name)
 {
     return slice_eq_case(name, SLICE_LIT(META_TAGS)) || slice_eq_case(name, SLICE_LIT(META_CHECKSUM)) ||
-           slice_eq_case(name, SLICE_LIT(META_EXPIRES)) || slice_eq_case(name, SLICE_LIT(META_VERSION));
+           slice_eq_case(name, SLICE_LIT(META_EXPIRES)) || slice_eq_case(name, SLICE_LIT(META_VERSION)) ||
+           slice_eq_case(name, SLICE_LIT(META_DIGESTS)) || slice_eq_case(name, SLICE_LIT(META_TAG_COUNT));
 }
 
 static bool is_line(struct slice line, const char *name, struct slice *ret_value)

@@ -125,6 +125,8 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
         }
         x->capabilities |= kinds[i]->keeps;
         x->is_view = is_view(o);
+        if (!o->tags)
+            x->capabilities &= ~(unsigned)ORIGIN_CAN_TAGS;
         if (!o->conditional_put)
             x->capabilities &= ~(unsigned)ORIGIN_CAN_CONDITIONAL_PUT;
         x->bucket_name = slice_dup(slice_str(bucket_name));
@@ -553,6 +555,11 @@ void origin_note_upload_end(const struct origin *o, struct slice id, bool is_gon
 
 /* ---- tags ---- */
 
+static int refuse_tags(const struct origin *o, struct err *e)
+{
+    return err_set(e, ERR_NOT_IMPLEMENTED, "an origin of %s:// keeps no tags", o->ops->scheme);
+}
+
 int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value,
                    atomic_bool *cancel, bool *ret, struct err *e)
 {
@@ -562,8 +569,69 @@ int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct
     struct quit _cleanup_(quit_leave) q;
     int r = begin(o, &q, &local);
     if (r == 0)
-        r = o->ops->has_tag
-                ? o->ops->has_tag(o, key, name, value, cancel, ret, &local)
-                : err_set(&local, ERR_NOT_IMPLEMENTED, "an origin of %s:// keeps no tags", o->ops->scheme);
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->has_tag(o, key, name, value, cancel, ret, &local)
+                                              : refuse_tags(o, &local);
     return done(o, "tags", started_ns, r, &local, e);
+}
+
+int origin_tags(struct origin *o, struct slice key, struct buf *ret, struct err *e)
+{
+    assert(o && ret);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->tags(o, key, ret, &local) : refuse_tags(o, &local);
+    return done(o, "tags", started_ns, r, &local, e);
+}
+
+int origin_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e)
+{
+    assert(o);
+    if (o->is_view)
+        return refuse_change(o, e);
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->set_tags(o, key, tags, &local)
+                                              : refuse_tags(o, &local);
+    return done(o, "set_tags", started_ns, r, &local, e);
+}
+
+/* ---- copies between buckets of one service ---- */
+
+bool origin_is_beside(const struct origin *o, const struct origin *source)
+{
+    return o->ops == source->ops && o->ops->is_beside && !o->is_view && !source->is_view &&
+           o->ops->is_beside(o, source);
+}
+
+int origin_copy_from(struct origin *o, const struct origin_copy *c, struct arena *a,
+                     struct origin_attr *ret_attr, struct err *e)
+{
+    assert(o && c && a && ret_attr && origin_is_beside(o, c->source));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->copy_from(o, c, a, ret_attr, &local);
+    return done(o, "copy", started_ns, r, &local, e);
+}
+
+int origin_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_copy *c, uint64_t offset, uint64_t n,
+                       char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    assert(o && p && c && n > 0 && number > 0 && ret_etag && origin_is_beside(o, c->source));
+    struct err local = {0};
+    uint64_t started_ns = sys->mono_ns();
+    struct quit _cleanup_(quit_leave) q;
+    int r = begin(o, &q, &local);
+    if (r == 0)
+        r = o->ops->upload_copy(o, p, id, number, c, offset, n, ret_etag, &local);
+    return done(o, "part", started_ns, r, &local, e);
 }

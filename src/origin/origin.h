@@ -83,6 +83,8 @@ struct origin_attr {
       "path: endpoint/bucket/key, virtual: bucket.endpoint/key; auto: path when an endpoint is given")       \
     X(conditional_put, BOOL, "origin.conditional_put", NULL, "true", 0, 0, NULL, false,                      \
       "whether the service honours If-None-Match and If-Match on PUT; without, such a PUT is refused")       \
+    X(tags, BOOL, "origin.tags", NULL, "true", 0, 0, NULL, false,                                            \
+      "s3: whether the service keeps tags of objects; without, they are kept as metadata")                   \
     X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
       "most time without progress before a request counts as failed")                                        \
     X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "5s", 50, 600000, NULL, false,            \
@@ -130,7 +132,7 @@ enum origin_capability {
      */
     ORIGIN_HAS_DIRECTORIES = 1 << 7,
     ORIGIN_CAN_VERSIONS = 1 << 8, /* earlier versions can be asked for: origin.as_of, origin.version */
-    ORIGIN_CAN_TAGS = 1 << 9,     /* tells the tags of objects: origin_has_tag */
+    ORIGIN_CAN_TAGS = 1 << 9,     /* keeps tags of objects, those of META_TAGS in a write too: origin_tags */
     ORIGIN_CAN_MODES = 1 << 10,   /* with `posix`, for jobs: files keep mode and owner as they are written */
     ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body ORIGIN_PARTS_AT_ONCE parts are on their way together */
     ORIGIN_ROUNDS_TIMES =
@@ -189,6 +191,8 @@ struct origin_put {
     struct slice meta;           /* as origin_attr.meta */
     struct slice payload_sha256; /* hex, when the caller knows it; else computed or unsigned */
     struct slice content_md5;    /* base64, may be empty */
+    bool whole; /* with one of these: in one request where the kind can, so that the ETag is the one that such
+                   a request gives */
     struct slice if_match;
     bool if_none_match; /* only when no object is there */
     atomic_bool *cancel;
@@ -231,6 +235,16 @@ struct origin_part {
     struct slice etag; /* as upload_part gave it */
 };
 
+/* A copy that the service makes by itself, perhaps out of another of its buckets. */
+struct origin_copy {
+    struct origin *source;
+    struct slice from, to;
+    struct slice if_match;           /* of the source: ETag without quotes, or empty */
+    bool replaces_meta;              /* it has this content type and metadata, not the source's */
+    bool replaces_tags;              /* it has the tags of META_TAGS in `meta`, not the source's */
+    struct slice content_type, meta; /* as in origin_put */
+};
+
 /* What each kind implements; callers use the origin_* functions below. */
 struct origin_ops {
     const char *scheme; /* "s3" */
@@ -265,6 +279,15 @@ struct origin_ops {
     /* NULL without ORIGIN_CAN_TAGS. */
     int (*has_tag)(struct origin *o, struct slice key, struct slice name, struct slice value,
                    atomic_bool *cancel, bool *ret, struct err *e);
+    int (*tags)(struct origin *o, struct slice key, struct buf *ret, struct err *e);
+    int (*set_tags)(struct origin *o, struct slice key, struct slice tags, struct err *e);
+    /* origin_is_beside; NULL: never. The two below are there with it. */
+    bool (*is_beside)(const struct origin *o, const struct origin *source);
+    int (*copy_from)(struct origin *o, const struct origin_copy *c, struct arena *a,
+                     struct origin_attr *ret_attr, struct err *e);
+    int (*upload_copy)(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_copy *c, uint64_t offset, uint64_t n,
+                       char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
 };
 
 /* Who keeps in mind which uploads in parts the service has: one that has a name there now, and one that has
@@ -372,6 +395,25 @@ void origin_note_upload_end(const struct origin *o, struct slice id, bool is_gon
  * ERR_NOT_IMPLEMENTED: the kind keeps no tags. */
 int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value,
                    atomic_bool *cancel, bool *ret, struct err *e);
+
+/* All tags of the object, appended in their kept form, "NAME=VALUE&..." percent-encoded, in the service's
+ * order. Errors as above. */
+int origin_tags(struct origin *o, struct slice key, struct buf *ret, struct err *e);
+/* Gives it these tags, in that form, in place of those it has; empty: none. Its bytes, ETag and metadata
+ * stay. */
+int origin_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e);
+
+/* Whether the service of `o` can copy out of `source`: the same one, asked with the same keys. */
+bool origin_is_beside(const struct origin *o, const struct origin *source);
+/* Of two that are: no bytes come here. -ENOENT: the source is not there; ERR_PRECONDITION: it has another
+ * ETag. ERR_NOT_IMPLEMENTED for tags that are no tags there. */
+int origin_copy_from(struct origin *o, const struct origin_copy *c, struct arena *a,
+                     struct origin_attr *ret_attr, struct err *e);
+/* The same of bytes [offset, offset+n) as a part of an upload; `p` as of origin_upload_part, c->to is not
+ * looked at. -ENOENT: the upload or the source is not there. */
+int origin_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                       const struct origin_copy *c, uint64_t offset, uint64_t n,
+                       char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
 
 /* The modification time that travels as metadata (net/posix_meta.h). False when the lines have none that can
  * be read. */

@@ -34,6 +34,7 @@ static int use_endpoint(struct s3 *s, const char *url, bool virtual_host, struct
     int r = web_endpoint_parse(url, "origin.endpoint", before, &s->endpoint, e);
     if (r < 0)
         return r;
+    s->service = slice_dup(slice_str(url));
     s->web.loopback = s->endpoint.loopback;
     if (asprintf(&s->path_root, "%s%s%s", s->endpoint.path, virtual_host ? "" : "/",
                  virtual_host ? "" : s->bucket) < 0)
@@ -100,6 +101,7 @@ static void s3_free(struct s3 *s)
     free(s->bucket);
     free(s->prefix);
     free(s->path_root);
+    free(s->service);
     free(s->region);
     free(s->view.version);
     free(s->view.key);
@@ -161,6 +163,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
         r = set_view(s, o, e);
     if (r < 0)
         return r;
+    s->web.sends_tags = kind->is_node || o->tags;
     if (s->view.is_on)
         s->web.kind = &s3_view_kind;
     *ret = &TAKE_PTR(s)->base;
@@ -186,6 +189,23 @@ static int forebay_open(struct slice rest, const struct origin_options *o, struc
     own.endpoint = o->endpoint ? o->endpoint : endpoint;
     own.style = STYLE_PATH;
     return open_as(&origin_forebay_ops, rest, &own, ret, e);
+}
+
+static bool is_same(const char *a, const char *b)
+{
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+/* Whose keys somebody gives may have others at another time: only the bucket itself is known to be beside. */
+static bool s3_is_beside(const struct origin *o, const struct origin *source)
+{
+    const struct s3 *s = (const struct s3 *)(const void *)o, *x = (const struct s3 *)(const void *)source;
+    const struct s3_credentials *k = &s->keys.fixed, *l = &x->keys.fixed;
+    if (o == source)
+        return true;
+    return !s->keys.provider && !x->keys.provider && is_same(k->access_key, l->access_key) &&
+           is_same(k->secret_key, l->secret_key) && is_same(k->session_token, l->session_token) &&
+           is_same(s->service, x->service) && is_same(s->region, x->region);
 }
 
 static int s3_identify(struct origin *o, struct buf *b, struct err *e)
@@ -266,10 +286,16 @@ const struct origin_ops origin_s3_ops = {
     .upload_complete = s3_upload_complete,
     .upload_abort = s3_upload_abort,
     .has_tag = s3_has_tag,
+    .tags = s3_tags,
+    .set_tags = s3_set_tags,
+    .is_beside = s3_is_beside,
+    .copy_from = s3_copy_from,
+    .upload_copy = s3_upload_copy,
 };
 
 const struct origin_ops origin_forebay_ops = {
     .scheme = "forebay",
+    .keeps = ORIGIN_CAN_TAGS,
     .open = forebay_open,
     .close = s3_close,
     .identify = s3_identify,
@@ -284,4 +310,10 @@ const struct origin_ops origin_forebay_ops = {
     .upload_part = s3_upload_part,
     .upload_complete = s3_upload_complete,
     .upload_abort = s3_upload_abort,
+    .has_tag = s3_has_tag,
+    .tags = s3_tags,
+    .set_tags = s3_set_tags,
+    .is_beside = s3_is_beside,
+    .copy_from = s3_copy_from,
+    .upload_copy = s3_upload_copy,
 };

@@ -18,12 +18,13 @@
 #include "base/text.h"
 #include "origin/meta.h"
 
-/* "/bucket/prefix/key", percent-encoded, as x-amz-copy-source wants it. */
-static int copy_source(const struct s3 *s, struct slice key, struct buf *b)
+int s3_copy_path(const struct s3 *s, struct slice key, struct buf *b, struct err *e)
 {
     struct buf _cleanup_buf_ plain = BUF_INIT(4 * KIB);
     int r = buf_printf(&plain, "/%s/%s" SLICE_FMT, s->bucket, s->prefix, SLICE_ARG(key));
-    return r < 0 ? r : text_uri_encode(b, buf_view(&plain), /* keep_slash= */ true);
+    if (r == 0)
+        r = text_uri_encode(b, buf_view(&plain), /* keep_slash= */ true);
+    return r < 0 ? err_set(e, -ENAMETOOLONG, "the key is too long") : 0;
 }
 
 void s3_copy_headers(struct web_call *c, const struct s3_source *source, const char *etag)
@@ -47,6 +48,25 @@ int s3_copy_result(const struct web_call *c, struct slice body, const char *root
     return r;
 }
 
+/* What the copy has of its own; without, the service gives it what the source has. */
+static void replaced_headers(const struct s3 *s, const struct s3_source *source, struct web_call *c,
+                             struct arena *a)
+{
+    struct slice tags = meta_get(source->attr.meta, META_TAGS);
+    bool keeps_tags = s->web.sends_tags && !s->web.kind->is_node && !source->replaces_tags;
+    if (source->replaces) {
+        web_header(c, SLICE_LIT("x-amz-metadata-directive"), SLICE_LIT("REPLACE"));
+        if (source->attr.content_type.n)
+            web_header(c, SLICE_LIT("content-type"), source->attr.content_type);
+        c->meta = keeps_tags ? meta_without(source->attr.meta, META_TAGS, a) : source->attr.meta;
+    }
+    if (!source->replaces_tags)
+        return;
+    web_header(c, SLICE_LIT("x-amz-tagging-directive"), SLICE_LIT("REPLACE"));
+    if (!source->replaces && tags.n > 0)
+        web_header(c, SLICE_LIT("x-amz-tagging"), tags);
+}
+
 static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
                       struct origin_attr *ret_attr, struct err *e)
 {
@@ -64,12 +84,7 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     c.on_body = web_collect;
     c.arg = &body;
     s3_copy_headers(&c, source, etag);
-    if (source->replaces) {
-        web_header(&c, SLICE_LIT("x-amz-metadata-directive"), SLICE_LIT("REPLACE"));
-        if (source->attr.content_type.n)
-            web_header(&c, SLICE_LIT("content-type"), source->attr.content_type);
-        c.meta = source->attr.meta;
-    }
+    replaced_headers(s, source, &c, a);
     s3_class_header(s, &c);
     r = web_perform(&c, e);
     struct s3_result result;
@@ -88,8 +103,9 @@ static int copy_it(struct s3 *s, struct slice from, struct s3_source *source, st
                    struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
     struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
-    if (copy_source(s, from, &path) < 0)
-        return err_set(e, -ENAMETOOLONG, "the key is too long");
+    int r = s3_copy_path(source->s3, from, &path, e);
+    if (r < 0)
+        return r;
     source->path = buf_view(&path);
     source->key = from;
     if (slice_find(meta_get(source->attr.meta, META_CHECKSUM), '-') >= 0) /* of parts, which a copy has not */
@@ -103,7 +119,7 @@ int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice i
             struct origin_attr *ret_attr, struct err *e)
 {
     struct s3 *s = s3_of(o);
-    struct s3_source source = {0};
+    struct s3_source source = {.s3 = s};
     int r = web_check_key(s->prefix, from, e);
     if (r == 0)
         r = web_check_key(s->prefix, to, e);
@@ -118,9 +134,37 @@ int s3_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
 {
     struct s3 *s = s3_of(o);
     struct s3_source source = {
+        .s3 = s,
         .replaces = true,
+        .is_itself = true,
         .attr = {
             .size_bytes = size_bytes, .etag = p->if_match, .content_type = p->content_type, .meta = p->meta}};
     int r = web_check_key(s->prefix, p->key, e);
     return r < 0 ? r : copy_it(s, p->key, &source, p->key, a, ret_attr, e);
+}
+
+int s3_copy_from(struct origin *o, const struct origin_copy *c, struct arena *a, struct origin_attr *ret_attr,
+                 struct err *e)
+{
+    struct s3 *s = s3_of(o);
+    struct s3_source source = {
+        .s3 = s3_of(c->source), .replaces = c->replaces_meta, .replaces_tags = c->replaces_tags};
+    if (!s->web.sends_tags || !source.s3->web.sends_tags)
+        return err_set(e, ERR_NOT_IMPLEMENTED, "tags are metadata there");
+    int r = web_check_key(source.s3->prefix, c->from, e);
+    if (r == 0)
+        r = web_check_key(s->prefix, c->to, e);
+    if (r == 0)
+        r = web_head(&source.s3->web, c->from, c->if_match, a, &source.attr, e);
+    if (r < 0)
+        return r;
+    struct slice sum = meta_get(source.attr.meta, META_CHECKSUM);
+    struct slice meta = c->replaces_meta ? c->meta : source.attr.meta;
+    if (c->replaces_meta)
+        source.attr.content_type = c->content_type;
+    if (c->replaces_tags)
+        meta = meta_with(meta_without(meta_without(meta, META_TAGS, a), META_TAG_COUNT, a), META_TAGS,
+                         meta_get(c->meta, META_TAGS), ORIGIN_META_MAX_BYTES, a);
+    source.attr.meta = meta_with(meta, META_CHECKSUM, sum, ORIGIN_META_MAX_BYTES, a);
+    return copy_it(s, c->from, &source, c->to, a, ret_attr, e);
 }

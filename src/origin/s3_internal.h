@@ -129,6 +129,7 @@ struct s3 {
     char *prefix; /* "" or ends with '/' */
     struct web web;
     struct web_endpoint endpoint;
+    char *service;   /* URL of the endpoint, without the bucket */
     char *path_root; /* decoded path before the key: "/bucket" or "" */
     char *region;
     struct s3_chain keys;
@@ -211,10 +212,13 @@ int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct 
 
 /* The source of a copy. */
 struct s3_source {
+    struct s3 *s3;
     struct slice key;
     struct slice path; /* for x-amz-copy-source */
     struct origin_attr attr;
-    bool replaces; /* the copy has the type and metadata of `attr`, and not those that are there */
+    bool replaces;      /* the copy has the type and metadata of `attr`, and not those that are there */
+    bool replaces_tags; /* ... and the tags of META_TAGS in it */
+    bool is_itself;     /* it is copied onto itself, and nobody's write meanwhile may be lost */
 };
 int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
                       struct origin_attr *ret_attr, struct err *e);
@@ -228,9 +232,19 @@ int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct 
 int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);
 
+int s3_copy_from(struct origin *o, const struct origin_copy *c, struct arena *a, struct origin_attr *ret_attr,
+                 struct err *e);
+int s3_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                   const struct origin_copy *c, uint64_t offset, uint64_t n,
+                   char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+/* "/bucket/prefix/key", percent-encoded, as x-amz-copy-source wants it. */
+int s3_copy_path(const struct s3 *s, struct slice key, struct buf *b, struct err *e);
+
 /* All tags of the object as x-amz-tagging has them, behind what `ret` has: nothing where the service has no
  * tags, or may not tell them, which is logged. */
 int s3_tags_of(struct s3 *s, struct slice key, struct buf *ret, struct err *e);
+int s3_tags(struct origin *o, struct slice key, struct buf *ret, struct err *e);
+int s3_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e);
 int s3_has_tag(struct origin *o, struct slice key, struct slice name, struct slice value, atomic_bool *cancel,
                bool *ret, struct err *e);
 

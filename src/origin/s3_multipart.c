@@ -31,6 +31,7 @@ struct upload {
     struct slice tags;              /* x-amz-tagging; empty: none */
     char id[1024];
     uint64_t size, part_bytes;
+    uint64_t source_offset; /* of the first part */
     uint32_t n_parts;
     const struct origin_part *numbered; /* driven from outside: their numbers; NULL: 1 to n_parts */
     char **etags;
@@ -101,8 +102,8 @@ static void part_init(struct upload *u, struct web_call *c, uint32_t i, char num
 
 static int copy_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err *e)
 {
-    uint64_t offset = (uint64_t)i * u->part_bytes;
-    uint64_t n = MIN(u->part_bytes, u->size - offset);
+    uint64_t at = (uint64_t)i * u->part_bytes, offset = u->source_offset + at;
+    uint64_t n = MIN(u->part_bytes, u->size - at);
     char number[16], range[64], etag[WEB_ETAG_MAX + 3];
     struct origin_body none = {0};
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
@@ -331,13 +332,16 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
 {
     struct origin_put p = {.key = to, .content_type = source->attr.content_type, .meta = source->attr.meta};
     /* Onto itself: each part says what it is made of, but somebody may write behind the last one. */
-    if (source->replaces && (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT) &&
+    if (source->is_itself && (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT) &&
         !web_etag_is_weak(source->attr.etag))
         p.if_match = source->attr.etag;
     struct buf _cleanup_buf_ tags = BUF_INIT(TAGS_MAX);
     /* To another node they go as what its metadata says, if it does. */
-    bool is_known = s->web.kind->is_node && meta_get(source->attr.meta, META_TAGS).n > 0;
-    int r = is_known ? 0 : s3_tags_of(s, source->key, &tags, e);
+    bool is_known =
+        source->replaces_tags || (s->web.kind->is_node && meta_get(source->attr.meta, META_TAGS).n > 0);
+    if (s->web.sends_tags && !is_known)
+        p.meta = meta_without(p.meta, META_TAGS, a);
+    int r = is_known ? 0 : s3_tags_of(source->s3, source->key, &tags, e);
     if (r < 0)
         return r;
     struct upload _cleanup_(upload_fini)
@@ -393,6 +397,36 @@ int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id
     u.n_parts = 1;
     u.etags = &etag;
     r = put_part(&u, 0, NULL, e);
+    if (r == 0)
+        memcpy(ret_etag, etag, strlen(etag) + 1);
+    free(etag);
+    return step_result(r, e);
+}
+
+int s3_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                   const struct origin_copy *c, uint64_t offset, uint64_t n,
+                   char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    const struct origin_part numbered = {.number = number};
+    struct s3_source source = {.s3 = s3_of(c->source), .key = c->from, .attr = {.etag = c->if_match}};
+    struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
+    char *etag = NULL;
+    struct upload u;
+    int r = step_init(&u, o, p, id, e);
+    if (r == 0)
+        r = web_check_key(source.s3->prefix, c->from, e);
+    if (r == 0)
+        r = s3_copy_path(source.s3, c->from, &path, e);
+    if (r < 0)
+        return r;
+    source.path = buf_view(&path);
+    u.source = &source;
+    u.source_offset = offset;
+    u.size = u.part_bytes = n;
+    u.numbered = &numbered;
+    u.n_parts = 1;
+    u.etags = &etag;
+    r = copy_part(&u, 0, NULL, e);
     if (r == 0)
         memcpy(ret_etag, etag, strlen(etag) + 1);
     free(etag);

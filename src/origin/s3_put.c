@@ -1,9 +1,9 @@
 /*
  * PutObject and DeleteObject.
  *
- * One PUT carries up to four parts' worth of bytes; larger bodies go to s3_multipart.c. Over https the
- * payload is not hashed (TLS protects it); over http it is when the caller knows the hash, or when the body
- * is small enough to be read twice.
+ * One PUT carries a body of which the service gets a digest: a small one, which is read twice for it; what
+ * the caller knows the SHA-256 of, up to four parts' worth of bytes; and with `whole` whatever has that or an
+ * MD5. Larger bodies go to s3_multipart.c.
  *
  * The time of the new object is not in S3's answer: mtime_ns is the answer's Date, an estimate that the next
  * HEAD or listing corrects; 0 when there is none.
@@ -137,6 +137,17 @@ static int put_over_any(struct s3 *s, const struct origin_put *p, const struct o
     return err_set(e, ERR_CONFLICT, "the object is written again and again");
 }
 
+/* A body that is cut off must leave nothing. Servers were seen to keep the beginning of one of which they
+ * have no digest; an upload in parts becomes an object only when it is completed. The hash goes with the
+ * signature: requests without keys have none. */
+static uint64_t single_max(const struct s3 *s, const struct origin_put *p)
+{
+    bool signs = s->keys.fixed.access_key || s->keys.provider, hashed = signs && p->payload_sha256.n > 0;
+    if (p->whole && (hashed || p->content_md5.n > 0))
+        return S3_PUT_MAX_BYTES;
+    return hashed ? MIN(4 * s->part_bytes, S3_PUT_MAX_BYTES) : HASH_MAX_BYTES;
+}
+
 int s3_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
            struct origin_attr *ret_attr, struct err *e)
 {
@@ -144,10 +155,7 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
     int r = web_check_key(s->prefix, p->key, e);
     if (r < 0)
         return r;
-    /* A body that is cut off must leave nothing. Servers were seen to keep the beginning of one that is not
-     * hashed; an upload in parts becomes an object only when it is completed. */
-    uint64_t single_max = p->payload_sha256.n ? MIN(4 * s->part_bytes, S3_PUT_MAX_BYTES) : HASH_MAX_BYTES;
-    if (body->size_bytes > single_max)
+    if (body->size_bytes > single_max(s, p))
         return s3_put_multipart(s, p, body, a, ret_attr, e);
     if (s3_wants_any(s, p->if_match))
         return put_over_any(s, p, body, a, ret_attr, e);

@@ -42,7 +42,7 @@ struct web_kind {
     const char *version_header; /* of answers: "etag"; lower case */
     const char *meta_prefix;    /* of the service's user metadata: "x-amz-meta-"; lower case */
     bool tells_checksums;       /* of whole objects, by S3's headers */
-    bool is_node;               /* another Forebay: tags travel as tags, not as metadata (meta.h) */
+    bool is_node;               /* another Forebay: shows the tags of objects to those that ask (meta.h) */
     bool tells_versions;        /* reads are of versions that are asked for by id: META_VERSION */
     /* Fills URL and headers of the call; called for each try, on the caller's thread, without locks. */
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
@@ -63,6 +63,7 @@ struct web {
     struct origin *origin; /* whose requests are counted; NULL: nobody's */
     char *ca_file;         /* may be NULL */
     bool loopback;         /* no proxy */
+    bool sends_tags; /* of S3: META_TAGS goes as x-amz-tagging, not as metadata. Set before the first call */
     uint64_t timeout_ms, connect_timeout_ms;
 
     struct lock lock; /* covers what follows */

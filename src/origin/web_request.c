@@ -70,7 +70,7 @@ bool web_next_meta(const struct web *w, struct slice *meta, struct slice *ret_na
 {
     if (!origin_next_meta(meta, ret_name, ret_value))
         return false;
-    if (w->kind->is_node && slice_eq_str(*ret_name, META_TAGS))
+    if (w->sends_tags && slice_eq_str(*ret_name, META_TAGS))
         *ret_name = SLICE_LIT("x-amz-tagging");
     return true;
 }

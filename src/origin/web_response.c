@@ -133,12 +133,16 @@ static bool take_checksum(struct web_response *r, struct slice name, struct slic
     return true;
 }
 
-/* The tags of an object of another node, which it shows to those that ask. */
+/* The tags of an object of another node, which it shows to those that ask; of others how many there are. */
 static bool take_tags(struct web_response *r, struct slice name, struct slice value)
 {
-    if (!r->kind || !r->kind->is_node || !slice_eq_str(name, META_TAGS_HEADER))
+    bool is_node = r->kind && r->kind->is_node, is_s3 = r->kind && r->kind->tells_checksums && !is_node;
+    if (is_node && slice_eq_str(name, META_TAGS_HEADER))
+        take_meta(r, SLICE_LIT(META_TAGS), value);
+    else if (is_s3 && slice_eq_str(name, META_TAG_COUNT))
+        take_meta(r, SLICE_LIT(META_TAG_COUNT), value);
+    else
         return false;
-    take_meta(r, SLICE_LIT(META_TAGS), value);
     return true;
 }
 

@@ -1,7 +1,7 @@
 /*
- * CopyObject. Within a bucket and without conditions the origin copies by itself; otherwise (another bucket,
- * other metadata, conditions on the source or the target, an origin that cannot copy) the bytes are read and
- * written here.
+ * CopyObject. Within a bucket the origin copies by itself, and between buckets of one S3 service, with other
+ * metadata and tags too; otherwise (another service, conditions on the target, a checksum to be computed, an
+ * origin that cannot copy) the bytes are read and written here.
  *
  * 1. The copy has the bytes of exactly one version of the source.
  * 2. Metadata and tags come from the source, each unless the request says that it replaces them.
@@ -15,6 +15,7 @@
 #include "s3/source.h"
 #include "s3/xml.h"
 
+#include "base/log.h"
 #include "base/text.h"
 
 #define PIECE_BYTES MIB
@@ -57,6 +58,36 @@ static int copy_at_origin(struct s3_request *r, const struct source *s, struct w
     struct wire_copy_rep rep;
     int status = object_copy(r->s3->session, &req, r->arena, &rep, e);
 
+    if (status == 0)
+        *ret = rep.attr;
+    return status;
+}
+
+/* The same where the copy differs from its source, or that is in another bucket of the service. What was
+ * replaced since it was looked at is read here. *ret_error: of the look, when it is not OK. */
+static int copy_beside(struct s3_request *r, struct source *s, struct replaced replaced, struct slice type,
+                       struct slice meta, struct wire_attr *ret, enum s3_error *ret_error, struct err *e)
+{
+    struct wire_copy_from_req req = {.bucket = r->bucket,
+                                     .key = r->key,
+                                     .source_bucket = s->bucket,
+                                     .source_key = s->key,
+                                     .replace_meta = replaced.meta,
+                                     .replace_tags = replaced.tags,
+                                     .content_type = type,
+                                     .meta = meta};
+    struct wire_copy_from_rep rep;
+    int status;
+
+    if (replaced.sum != CHECKSUM_NONE || put_ttl_ms(r) || !source_may_be_beside(s))
+        return ERR_NOT_IMPLEMENTED;
+    *ret_error = source_look(s);
+    if (*ret_error)
+        return ERR_NOT_IMPLEMENTED;
+    req.if_match = s->attr.etag;
+    status = object_copy_from(r->s3->session, &req, r->arena, &rep, e);
+    if (status == ERR_PRECONDITION)
+        status = ERR_NOT_IMPLEMENTED;
     if (status == 0)
         *ret = rep.attr;
     return status;
@@ -171,6 +202,23 @@ static struct slice end_of(struct s3_request *r, const struct source *s, struct 
     return end.n && put_may_end(r) ? end : SLICE_LIT("");
 }
 
+static enum s3_error tags_of(struct s3_request *r, const struct source *s, struct replaced replaced,
+                             struct slice asked_meta, struct slice *ret)
+{
+    struct err e = {0};
+    int status = 0;
+
+    *ret = meta_get(asked_meta, META_TAGS);
+    if (!replaced.tags)
+        status = tagging_of_object(r->s3, s->bucket, s->key, &s->attr, r->arena, ret, &e);
+    if (status == -EOPNOTSUPP || status == ERR_ORIGIN_DENIED) { /* as where the origin copies in parts */
+        log_warn("s3", "%s: the copy has no tags: %s", r->id, e.text);
+        *ret = SLICE_LIT("");
+        return S3_OK;
+    }
+    return status ? reply_failed(r, status, &e) : S3_OK;
+}
+
 static enum s3_error copy_here(struct s3_request *r, struct source *s, struct replaced replaced,
                                const struct wire_put_open_req *to, struct wire_attr *ret)
 {
@@ -184,8 +232,11 @@ static enum s3_error copy_here(struct s3_request *r, struct source *s, struct re
         return error;
     target.type = replaced.meta ? asked_type : s->attr.content_type;
     meta = replaced.meta ? asked_meta : s->attr.meta;
-    tags = meta_get(replaced.tags ? asked_meta : s->attr.meta, META_TAGS);
-    error = put_own_line(r, meta, META_TAGS, tags, &meta);
+    error = tags_of(r, s, replaced, asked_meta, &tags);
+    if (!error)
+        error = put_own_line(r, meta, META_TAGS, tags, &meta);
+    if (!error)
+        error = put_own_line(r, meta, META_TAG_COUNT, SLICE_LIT(""), &meta);
     if (!error)
         error = put_own_line(r, meta, META_EXPIRES, end_of(r, s, replaced, asked_meta), &meta);
     sum = meta_get(s->attr.meta, META_CHECKSUM);
@@ -226,10 +277,12 @@ static enum s3_error copy(struct s3_request *r, struct source *s, struct wire_at
     if (same_bucket && slice_eq(s->key, r->key) && !replace)
         return reply_refuse(r, S3_ERR_INVALID_REQUEST,
                             "a copy onto itself must change something: use x-amz-metadata-directive REPLACE");
-    if (same_bucket && !replace && !source_has_conditions(r) && !has_conditions(&to)) {
-        status = copy_at_origin(r, s, ret, &e);
-        if (status == 0)
-            return S3_OK;
+    if (!has_conditions(&to)) {
+        status = same_bucket && !replace && !source_has_conditions(r)
+                     ? copy_at_origin(r, s, ret, &e)
+                     : copy_beside(r, s, replaced, type, meta, ret, &error, &e);
+        if (status == 0 || error)
+            return error;
         if (status != ERR_NOT_IMPLEMENTED)
             return reply_failed(r, status, &e);
     }

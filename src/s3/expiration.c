@@ -25,17 +25,29 @@ static uint64_t since_ns(struct s3_request *r, const struct wire_attr *attr, str
     return rep.attr.mtime_ns;
 }
 
-static const struct lifecycle_rule *first_to_end(const struct lifecycle *l, struct slice key,
+/* Of an object whose origin only told that it has some, they are asked for. */
+static struct slice tags_of(struct s3_request *r, const struct lifecycle_rule *rule,
+                            const struct wire_attr *attr, struct arena *a)
+{
+    struct slice kept = meta_get(attr->meta, META_TAGS);
+    struct err e = {0};
+
+    if (rule->n_tags && kept.n == 0 && meta_get(attr->meta, META_TAG_COUNT).n)
+        (void)tagging_of_object(r->s3, r->bucket, r->key, attr, a, &kept, &e);
+    return kept;
+}
+
+static const struct lifecycle_rule *first_to_end(struct s3_request *r, const struct lifecycle *l,
                                                  const struct wire_attr *attr, uint64_t since,
                                                  struct arena *a, uint64_t *ret_ns)
 {
     const struct lifecycle_rule *first = NULL;
 
     for (size_t i = 0; i < l->n; i++) {
-        uint64_t ns = lifecycle_ends_ns(&l->rules[i], key, attr->size_bytes, since);
+        uint64_t ns = lifecycle_ends_ns(&l->rules[i], r->key, attr->size_bytes, since);
 
         if (ns == 0 || (first && ns >= *ret_ns) ||
-            !lifecycle_has_tags(&l->rules[i], meta_get(attr->meta, META_TAGS), a))
+            !lifecycle_has_tags(&l->rules[i], tags_of(r, &l->rules[i], attr, a), a))
             continue;
         first = &l->rules[i];
         *ret_ns = ns;
@@ -60,7 +72,7 @@ void expiration_header(struct s3_request *r, const struct wire_attr *attr)
     a = arena_new(PARSE_ARENA_BYTES);
     if (lifecycle_parse(buf_view(&text), a, &rules, &reason))
         return;
-    rule = first_to_end(&rules, r->key, attr, own_times ? since_ns(r, attr, a) : attr->mtime_ns, a, &ends_ns);
+    rule = first_to_end(r, &rules, attr, own_times ? since_ns(r, attr, a) : attr->mtime_ns, a, &ends_ns);
     if (!rule)
         return;
     text_http_date(ends_ns, date);

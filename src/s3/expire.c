@@ -59,6 +59,18 @@ static bool is_due(const struct pass *p, const struct lifecycle_rule *rule, stru
     return ends_ns && ends_ns <= p->now_ns;
 }
 
+static bool has_tags(struct pass *p, const struct lifecycle_rule *rule, struct slice key,
+                     const struct wire_attr *attr, struct arena *a)
+{
+    struct slice kept = SLICE_NULL;
+    struct err e = {0};
+    int status = rule->n_tags ? tagging_of_object(p->x->s3, p->bucket, key, attr, a, &kept, &e) : 0;
+
+    if (status && status != -ENOENT)
+        note_failure(p, &e);
+    return status == 0 && lifecycle_has_tags(rule, kept, a);
+}
+
 /* Asks anew: listings do not tell tags. False also when the object is another one by now, or a younger
  * one. */
 static bool is_still_due(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry)
@@ -72,8 +84,7 @@ static bool is_still_due(struct pass *p, const struct lifecycle_rule *rule, cons
     if (status && status != -ENOENT)
         note_failure(p, &e);
     return status == 0 && slice_eq(rep.attr.etag, entry->attr.etag) &&
-           is_due(p, rule, entry->key, &rep.attr) &&
-           lifecycle_has_tags(rule, meta_get(rep.attr.meta, META_TAGS), a);
+           is_due(p, rule, entry->key, &rep.attr) && has_tags(p, rule, entry->key, &rep.attr, a);
 }
 
 static bool has_ended(struct pass *p, const struct wire_entry *entry)

@@ -163,6 +163,8 @@ static bool may_be_shown(struct slice name)
 
 static void put_meta(struct s3_request *r, struct slice meta)
 {
+    const bool has_tags = meta_get(meta, META_TAGS).n > 0;
+
     while (meta.n) {
         struct slice value = slice_split(&meta, '\n');
         struct slice name = slice_split(&value, ':');
@@ -173,6 +175,8 @@ static void put_meta(struct s3_request *r, struct slice meta)
             put_end(r, slice_trim(value));
         else if (slice_eq_str(name, META_TAGS))
             put_tags(r, slice_trim(value));
+        else if (slice_eq_str(name, META_TAG_COUNT) && !has_tags)
+            reply_header(r, META_TAG_COUNT, slice_trim(value));
         else if (may_be_shown(name) && !override(r, name).p)
             reply_header(r, arena_str(r->arena, name), slice_trim(value));
     }

@@ -367,6 +367,29 @@ enum s3_error put_conditions(struct s3_request *r, struct wire_put_open_req *q)
     return match.p && q->if_match.n == 0 ? S3_ERR_PRECONDITION : S3_OK;
 }
 
+/* What is known of a body before it comes: an origin that it streams to can then have it in one request. */
+static void announce_digests(struct put *p)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(256);
+    const struct body_plan *plan = &p->body.plan;
+    struct slice origin = SLICE_NULL;
+    char hex[65] = "-";
+    int status;
+
+    if (plan->has_sha256 || plan->has_md5)
+        (void)buckets_property(p->r, p->r->bucket, "origin", &origin);
+    if (origin.n == 0)
+        return;
+    if (plan->has_sha256)
+        text_hex(plan->sha256, sizeof plan->sha256, hex);
+    status = buf_printf(&b, "%s ", hex);
+    if (status == 0)
+        status = plan->has_md5 ? text_base64(&b, slice_of(plan->md5, sizeof plan->md5)) : buf_str(&b, "-");
+    if (status)
+        abort();
+    (void)put_own_line(p->r, p->sink.open.meta, META_DIGESTS, buf_view(&b), &p->sink.open.meta);
+}
+
 /* Hashes that were verified can be given to the origin too. */
 static int commit(struct put *p, struct wire_attr *ret, struct err *e)
 {
@@ -409,6 +432,7 @@ static enum s3_error stream(struct put *p, struct slice *ret_last)
         return p->body.error;
     if ((size_t)n == S3_PIECE_BYTES && p->body.plan.size_bytes != S3_PIECE_BYTES) {
         keep_checksum(p, /* known= */ false);
+        announce_digests(p);
         status = sink_open(&p->sink, p->body.plan.size_bytes, &e);
         if (status)
             return reply_failed(p->r, status, &e);

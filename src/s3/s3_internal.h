@@ -300,6 +300,10 @@ void preflight_headers(struct s3_request *r);
 /* The tags of the request's x-amz-tagging header in the form that is kept, in the arena; empty without one.
  */
 enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept);
+/* Those of an object, in that form: its origin's, where that keeps tags; else those of its metadata, which is
+ * asked for where it is not known. Of the object layer's results. */
+int tagging_of_object(struct s3 *s3, struct slice bucket, struct slice key, const struct wire_attr *known,
+                      struct arena *a, struct slice *ret_kept, struct err *e);
 
 /* ---- copy.c ---- */
 

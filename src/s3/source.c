@@ -54,12 +54,42 @@ bool source_has_conditions(const struct s3_request *r)
            request_header(r, PREFIX "if-unmodified-since").p;
 }
 
+static enum s3_error check_conditions(const struct source *s)
+{
+    struct condition c;
+
+    condition_read(s->r->http, PREFIX, &c);
+    /* A copy knows no 304: both kinds of conditions fail with 412. */
+    return condition_check(&c, &s->attr) ? S3_ERR_PRECONDITION : S3_OK;
+}
+
+enum s3_error source_look(struct source *s)
+{
+    struct wire_stat_req req = {.bucket = s->bucket, .key = s->key};
+    struct wire_stat_rep rep;
+    struct err e = {0};
+    int status = object_stat(s->r->s3->session, &req, s->r->arena, &rep, &e);
+
+    if (status)
+        return reply_failed(s->r, status, &e);
+    s->attr = rep.attr;
+    return check_conditions(s);
+}
+
+bool source_may_be_beside(struct source *s)
+{
+    struct slice from = SLICE_NULL, to = SLICE_NULL;
+
+    (void)buckets_property(s->r, s->bucket, "origin", &from);
+    (void)buckets_property(s->r, s->r->bucket, "origin", &to);
+    return from.n && to.n;
+}
+
 enum s3_error source_open(struct source *s, uint64_t offset, uint64_t expect)
 {
     struct wire_open_req req = {
         .bucket = s->bucket, .key = s->key, .offset = offset, .expect = expect, .via = WIRE_VIA_S3};
     struct wire_open_rep rep;
-    struct condition c;
     struct err e = {0};
     int status = object_open(s->r->s3->session, &req, s->r->arena, &rep, &e);
 
@@ -68,9 +98,7 @@ enum s3_error source_open(struct source *s, uint64_t offset, uint64_t expect)
     s->handle = rep.handle;
     s->attr = rep.attr;
     s->arena = arena_new(S3_ARENA_BYTES);
-    condition_read(s->r->http, PREFIX, &c);
-    /* A copy knows no 304: both kinds of conditions fail with 412. */
-    return condition_check(&c, &s->attr) ? S3_ERR_PRECONDITION : S3_OK;
+    return check_conditions(s);
 }
 
 enum s3_error source_read(struct source *s, uint64_t offset, uint64_t n, struct slice *ret)

@@ -1,8 +1,9 @@
 /*
  * Tags of objects: GetObjectTagging, PutObjectTagging, DeleteObjectTagging, and the headers of other
- * operations. They are kept in a line of the object's metadata that clients do not see.
+ * operations. Where the origin keeps tags they are there and nowhere else, and changing them changes nothing
+ * of the object. Elsewhere they are kept in a line of the object's metadata that clients do not see:
  *
- * 1. Changing tags writes the object anew with the bytes of one version, and only over that version: whoever
+ * 1. Changing them writes the object anew with the bytes of one version, and only over that version: whoever
  * wrote in between wins. So the object's time changes, and where its parts are not known (buckets with an
  * origin) the ETag and the checksum that were made of them.
  */
@@ -33,26 +34,47 @@ enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept)
     return S3_OK;
 }
 
+int tagging_of_object(struct s3 *s3, struct slice bucket, struct slice key, const struct wire_attr *known,
+                      struct arena *a, struct slice *ret_kept, struct err *e)
+{
+    struct wire_tags_req req = {.bucket = bucket, .key = key};
+    struct wire_stat_req ask = {.bucket = bucket, .key = key};
+    struct wire_tags_rep rep;
+    struct wire_stat_rep there;
+    int status = object_tags(s3->session, &req, a, &rep, e);
+
+    if (status == 0) {
+        *ret_kept = rep.tags;
+        return 0;
+    }
+    if (status != ERR_NOT_IMPLEMENTED)
+        return status;
+    *e = (struct err){0};
+    status = known ? 0 : object_stat(s3->session, &ask, a, &there, e);
+    if (status == 0)
+        *ret_kept = meta_get(known ? known->meta : there.attr.meta, META_TAGS);
+    return status;
+}
+
 enum s3_error s3_op_get_object_tagging(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(DOCUMENT_MAX_BYTES);
-    struct wire_stat_req req = {.bucket = r->bucket, .key = r->key};
     struct tags *t = arena_alloc(r->arena, sizeof *t);
     const char *reason = NULL;
-    struct wire_stat_rep rep;
+    struct slice kept;
     struct err e = {0};
-    int status = object_stat(r->s3->session, &req, r->arena, &rep, &e);
+    int status = tagging_of_object(r->s3, r->bucket, r->key, /* known= */ NULL, r->arena, &kept, &e);
 
     if (status)
         return reply_failed(r, status, &e);
-    if (tags_parse(meta_get(rep.attr.meta, META_TAGS), TAGS_BUCKET_MAX, r->arena, t, &reason) ||
-        tags_put_xml(t, &b))
+    if (tags_parse(kept, TAGS_BUCKET_MAX, r->arena, t, &reason) || tags_put_xml(t, &b))
         return reply_refuse(r, S3_ERR_INTERNAL, "the object's tags cannot be read");
     reply_send(r, 200, "application/xml", buf_view(&b));
     return S3_OK;
 }
 
-static enum s3_error change(struct s3_request *r, struct slice kept)
+/* In the object's metadata. */
+static enum s3_error rewrite(struct s3_request *r, struct slice kept)
 {
     struct source s = {.r = r, .bucket = r->bucket, .key = r->key};
     _cleanup_(arena_freep) struct arena *a = arena_new(PARTS_ARENA_BYTES);
@@ -77,6 +99,18 @@ static enum s3_error change(struct s3_request *r, struct slice kept)
     }
     source_fini(&s);
     return error;
+}
+
+static enum s3_error change(struct s3_request *r, struct slice kept)
+{
+    struct wire_set_tags_req req = {.bucket = r->bucket, .key = r->key, .tags = kept};
+    struct wire_set_tags_rep rep;
+    struct err e = {0};
+    int status = object_set_tags(r->s3->session, &req, r->arena, &rep, &e);
+
+    if (status == ERR_NOT_IMPLEMENTED)
+        return rewrite(r, kept);
+    return status ? reply_failed(r, status, &e) : S3_OK;
 }
 
 enum s3_error s3_op_put_object_tagging(struct s3_request *r)

@@ -72,8 +72,17 @@ class Handler(served.Handler):
         with self.origin.lock:
             return self.origin.objects.get((self.bucket, self.key))
 
+    def _asks_for_tags(self):
+        """Which it has not, and says so."""
+        if "tagging" in self.query:
+            self.body()
+            self._error(501, "NotImplemented")
+        return "tagging" in self.query
+
     def _read(self):
         self._parse()
+        if self._asks_for_tags():
+            return None
         if not self.key:
             return self._list()
         if self.origin.before_get and self.command == "GET":
@@ -136,6 +145,8 @@ class Handler(served.Handler):
 
     def do_PUT(self):
         self._parse()
+        if self._asks_for_tags():
+            return None
         data = self.body()
         if len(data) < int(self.headers.get("Content-Length", 0)):  # who sends it has gone
             self.close_connection = True
@@ -163,6 +174,8 @@ class Handler(served.Handler):
 
     def do_DELETE(self):
         self._parse()
+        if self._asks_for_tags():
+            return
         with self.origin.lock:
             self.origin.objects.pop((self.bucket, self.key), None)
         self.send(204)

@@ -248,6 +248,21 @@ def test_copy_and_sync(bucket, node, origin):
     assert keys_of(bucket.truth, other) == sorted("to/" + k[2:] for k in keys_of(bucket.truth, bucket.name))
 
 
+def test_tags_go_along(bucket, node, origin):
+    """Copies of a job have the tags that their source has at its origin, in a bucket with an origin, in one without, and at a
+    URL. (Seen to fail without `take_tags` in jobs/kind_copy.c.)"""
+    source, mirror, scratch, there = bucket.name, node.new_bucket(origin), harness.scratch_bucket(node), origin.new_bucket()
+    for key, tags in (("tagged", "a=1&b=%C3%BC"), ("plain", "")):
+        bucket.truth.put_object(Bucket=source, Key=key, Body=key.encode(), Tagging=tags)
+    node.cli("copy", f"{source}/", f"{mirror}/", "--wait")
+    node.cli("copy", f"{source}/", f"{scratch}/", "--wait")
+    settings = [word for name, value in origin.properties().items() for word in ("--set", f"{name}={value}")]
+    node.cli("export", f"{source}/", f"s3://{there}", *settings, "--wait")
+    for s3, name in ((node.s3(), mirror), (node.s3(), scratch), (origin.s3(), mirror), (origin.s3(), there)):
+        found = {key: s3.get_object_tagging(Bucket=name, Key=key)["TagSet"] for key in ("tagged", "plain")}
+        assert {t["Key"]: t["Value"] for t in found["tagged"]} == {"a": "1", "b": "\u00fc"} and found["plain"] == [], name
+
+
 def test_copy_and_sync_with_origins(bucket, node, origin, tmp_path):
     """Instead of one of the two buckets a URL may stand, with what its origin needs: copy and sync bring the objects there and
     back, leave alone what is there, and remove only with --delete; what exports wrote down beside them stays. (Without

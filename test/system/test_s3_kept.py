@@ -51,12 +51,94 @@ def test_tags_of_an_object(bucket):
     assert refused(s3.put_object_tagging, Bucket=bucket.name, Key="none", Tagging=tag_set(a="b")) == (404, "NoSuchKey")
 
 
+def test_tags_are_those_of_the_origin(bucket, node, origin):
+    """In a bucket whose origin is S3 tags are the origin's: those that were set there are shown, at once and after others take
+    their place, and those that are set here are there. No byte of the object is written for it, its ETag, of parts, and its
+    time stay, and what is cached of it. (Seen to fail where `tagging_of_object` asks the metadata alone, and `change` only
+    rewrites.)"""
+    s3, truth, where = bucket.s3, bucket.truth, {"Bucket": bucket.name, "Key": "k"}
+    upload = {**where, "UploadId": truth.create_multipart_upload(**where)["UploadId"]}
+    sizes = [harness.random_bytes(5 << 20), b"end"]
+    parts = [truth.upload_part(**upload, PartNumber=n, Body=part)["ETag"] for n, part in enumerate(sizes, 1)]
+    listed = {"Parts": [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(parts, 1)]}
+    truth.complete_multipart_upload(**upload, MultipartUpload=listed)
+    truth.put_object_tagging(**where, Tagging=tag_set(there="1"))
+    assert tags_of(s3.get_object_tagging(**where)) == {"there": "1"}
+    before, got = truth.head_object(**where), s3.get_object(**where)
+    assert got["Body"].read() == b"".join(sizes) and got["TagCount"] == 1 and before["ETag"].endswith('-2"')
+    moved = [node.metric(f"forebay_origin_{way}_bytes_total", bucket=bucket.name) for way in ("written", "read")]
+    odd = {"zwei +": "\u00fc x", "a": "", "\u65e5\u672c": "1+1=2 /@:_"}
+    for tags in ({"here": "2", "too": ""}, odd, {}):
+        if tags:
+            s3.put_object_tagging(**where, Tagging=tag_set(**tags))
+        else:
+            s3.delete_object_tagging(**where)
+        assert tags_of(truth.get_object_tagging(**where)) == tags_of(s3.get_object_tagging(**where)) == tags
+        head = s3.head_object(**where)
+        assert (head["ETag"], head["LastModified"]) == (before["ETag"], before["LastModified"])
+        assert int(head["ResponseMetadata"]["HTTPHeaders"].get("x-amz-tagging-count", 0)) == len(tags)
+        assert truth.head_object(**where)["LastModified"] == before["LastModified"]
+    truth.put_object_tagging(**where, Tagging=tag_set(changed="there"))
+    assert tags_of(s3.get_object_tagging(**where)) == {"changed": "there"}
+    assert s3.get_object(**where)["Body"].read() == b"".join(sizes)
+    assert moved == [node.metric(f"forebay_origin_{way}_bytes_total", bucket=bucket.name) for way in ("written", "read")]
+    assert refused(s3.delete_object_tagging, Bucket=bucket.name, Key="none") == (404, "NoSuchKey")
+
+
+def test_tags_of_a_write_are_those_of_the_origin(bucket, node):
+    """Those that come with a PUT or a multipart upload are tags at the origin, and no metadata; a copy of an object that was
+    tagged there has them, within the bucket, into a scratch bucket, and back from one."""
+    s3, truth, scratch = bucket.s3, bucket.truth, harness.scratch_bucket(node)
+    s3.put_object(Bucket=bucket.name, Key="put", Body=b"x", Tagging="a=1&b=%C3%BC", Metadata={"m": "n"})
+    upload = {"Bucket": bucket.name, "Key": "parts"}
+    upload["UploadId"] = s3.create_multipart_upload(**upload, Tagging="a=1&b=%C3%BC", Metadata={"m": "n"})["UploadId"]
+    etag = s3.upload_part(**upload, PartNumber=1, Body=b"x")["ETag"]
+    s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+    for key in ("put", "parts"):
+        assert tags_of(truth.get_object_tagging(Bucket=bucket.name, Key=key)) == {"a": "1", "b": "\u00fc"}
+        assert truth.head_object(Bucket=bucket.name, Key=key)["Metadata"] == {"m": "n"}
+    truth.put_object_tagging(Bucket=bucket.name, Key="put", Tagging=tag_set(c="3"))
+    for name, key, source, more in ((bucket.name, "same", f"{bucket.name}/put", {}), (scratch, "s", f"{bucket.name}/put", {}),
+                                    (bucket.name, "back", f"{scratch}/s", {}),
+                                    (bucket.name, "meta", f"{bucket.name}/put", {"MetadataDirective": "REPLACE"})):
+        s3.copy_object(Bucket=name, Key=key, CopySource=source, **more)
+        assert tags_of(s3.get_object_tagging(Bucket=name, Key=key)) == {"c": "3"}, key
+        assert s3.get_object(Bucket=name, Key=key)["TagCount"] == 1, key
+        assert name == scratch or tags_of(truth.get_object_tagging(Bucket=name, Key=key)) == {"c": "3"}, key
+
+
+def test_tags_where_the_origin_has_none(node, origin):
+    """With origin.tags=false they are kept as metadata; without it the refusal of a service that has none is the answer, in its
+    words and with what to set, and the object stays as it was."""
+    name = node.new_bucket(origin, **{"origin.tags": "false"})
+    s3, where = node.s3(), {"Bucket": name, "Key": "k"}
+    s3.put_object(**where, Body=b"x", Tagging="a=1")
+    s3.put_object_tagging(**where, Tagging=tag_set(b="2"))
+    assert tags_of(s3.get_object_tagging(**where)) == {"b": "2"} and s3.get_object(**where)["TagCount"] == 1
+    assert origin.s3().get_object_tagging(**where)["TagSet"] == []
+    with KeyOrigin() as other:
+        name = harness.random_name()
+        other.objects[name, "k"] = Object(b"old")
+        node.create_bucket(name, f"s3://{name}", **other.properties())
+        for call, more in ((s3.get_object_tagging, {}), (s3.put_object_tagging, {"Tagging": tag_set(a="b")}),
+                           (s3.delete_object_tagging, {})):
+            with pytest.raises(botocore.exceptions.ClientError) as caught:
+                call(Bucket=name, Key="k", **more)
+            assert caught.value.response["Error"]["Code"] == "NotImplemented"
+            assert "origin.tags=false" in caught.value.response["Error"]["Message"]
+        assert other.objects[name, "k"].data == b"old"
+        assert not [query for method, _, query in other.requests if method == "PUT" and "tagging" not in query]
+        s3.copy_object(Bucket=name, Key="copy", CopySource=f"{name}/k", MetadataDirective="REPLACE")
+        assert other.objects[name, "copy"].data == b"old"
+
+
 def test_new_tags_spare_what_somebody_writes_meanwhile(node):
-    """They are written with the bytes of one version and only over that version: a write in between stays, and who set them is told."""
+    """Where the origin keeps none they are written with the bytes of one version and only over that version: a write in between
+    stays, and who set them is told."""
     with KeyOrigin() as origin:
         name, where = harness.random_name(), {"Key": "k"}
         origin.objects[name, "k"] = Object(b"old")
-        node.create_bucket(name, f"s3://{name}", **origin.properties())
+        node.create_bucket(name, f"s3://{name}", **{"origin.tags": "false"}, **origin.properties())
         written = []
 
         def write_first(bucket, key):
@@ -101,10 +183,11 @@ def far(node):
     s3.create_bucket(Bucket=name)
     address, keys = node.endpoint.removeprefix("http://"), dict(zip(("origin.access_key", "origin.secret_key"), node.credentials))
 
-    def near(scheme):
+    def near(scheme, **more):
         made = harness.random_name("near")
         url = f"forebay://{address}/{name}" if scheme == "forebay" else f"s3://{name}"
-        node.create_bucket(made, url, validate="always", **keys, **({} if scheme == "forebay" else {"origin.endpoint": node.endpoint}))
+        where = {} if scheme == "forebay" else {"origin.endpoint": node.endpoint}
+        node.create_bucket(made, url, validate="always", **keys, **where, **more)
         return made
 
     return s3, name, near
@@ -146,9 +229,25 @@ def test_tags_at_another_node(far):
 
 
 def test_tags_at_a_node_that_is_taken_for_a_service(far):
-    """With s3:// nobody knows that a node is there: tags are refused in words, and the object stays as it was."""
+    """Also with s3://, where nobody knows that a node is there."""
     s3, there, near = far
     here, where = near("s3"), {"Key": "k"}
+    s3.put_object(Bucket=here, **where, Body=b"data", Metadata={"a": "b"}, Tagging="a=1")
+    for tags in ({"a": "1"}, {"b": "2", "c": ""}, {}):
+        if tags.get("b"):
+            s3.put_object_tagging(Bucket=here, **where, Tagging=tag_set(**tags))
+        elif not tags:
+            s3.delete_object_tagging(Bucket=here, **where)
+        for name in (here, there):
+            assert tags_of(s3.get_object_tagging(Bucket=name, **where)) == tags
+            got = s3.get_object(Bucket=name, **where)
+            assert got["Body"].read() == b"data" and got["Metadata"] == {"a": "b"} and got.get("TagCount", 0) == len(tags)
+
+
+def test_tags_as_metadata_at_a_node_that_is_taken_for_a_service(far):
+    """With s3:// and origin.tags=false tags are refused in words, and the object stays as it was."""
+    s3, there, near = far
+    here, where = near("s3", **{"origin.tags": "false"}), {"Key": "k"}
     s3.put_object(Bucket=here, **where, Body=b"data", Metadata={"a": "b"})
     with pytest.raises(botocore.exceptions.ClientError) as caught:
         s3.put_object_tagging(Bucket=here, **where, Tagging=tag_set(a="b"))
@@ -393,7 +492,8 @@ def test_lifecycle_counts_from_when_a_file_came(new_node, tmp_path, need_fuse):
 
 
 def test_lifecycle_passes_for_tags(new_node, origin):
-    """Of objects that a rule means by tags those end that have all of them, whatever else they have."""
+    """Of objects that a rule means by tags those end that have all of them, whatever else they have; also those that were tagged
+    at the origin. (Seen to fail where `has_tags` in s3/expire.c asks the metadata alone: `behind` stays.)"""
     node = new_node(lifecycle_interval="300ms")
     name = node.new_bucket(origin)
     scratch = harness.random_name("scratch")
@@ -401,6 +501,7 @@ def test_lifecycle_passes_for_tags(new_node, origin):
     s3.create_bucket(Bucket=scratch)
     past = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
     tags = {"both": "a=1&b=2", "more": "a=1&b=2&c=3", "one": "a=1", "other": "a=1&b=3", "none": ""}
+    origin.s3().put_object(Bucket=name, Key="behind", Body=b"x", Tagging="b=2&a=1")
     for where in (name, scratch):
         for key, value in tags.items():
             s3.put_object(Bucket=where, Key=key, Body=b"x", Tagging=value)
@@ -516,5 +617,7 @@ def test_when_an_object_ends(bucket):
     assert shown(head) == shown(s3.get_object(**where)) == expected
     assert shown(s3.head_object(**where)) == expected
     assert 'rule-id="tag"' in shown(s3.put_object(**where, Body=b"x", Tagging="a=2"))
+    bucket.truth.put_object(Bucket=bucket.name, Key="t/there", Body=b"x", Tagging="a=2")
+    assert 'rule-id="tag"' in shown(s3.get_object(Bucket=bucket.name, Key="t/there"))
     s3.put_object(Bucket=bucket.name, Key="other", Body=b"x")
     assert shown(s3.head_object(Bucket=bucket.name, Key="other")) is None

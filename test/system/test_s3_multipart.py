@@ -244,6 +244,48 @@ def test_copied_parts(bucket):
     check(bucket, source + source[100:300])
 
 
+def test_copied_parts_that_no_byte_of_comes_here_for(bucket, node, origin):
+    """Parts that are copied from a bucket of the same service, whole or by range, are the origin's own copies; those of an upload
+    with checksums, which the origin does not tell of parts, and those from a scratch bucket go through the node. The object is
+    right, and read from the origin. (Seen to fail without `copy_part_beside` in s3/multipart.c.)"""
+    source, other, scratch = harness.random_bytes(6 * MIB), node.new_bucket(origin), harness.scratch_bucket(node)
+    for name in (bucket.name, other):
+        bucket.truth.put_object(Bucket=name, Key="source + \u00fc", Body=source)
+    bucket.s3.put_object(Bucket=scratch, Key="source + \u00fc", Body=source)
+
+    def moved():
+        return [node.metric(f"forebay_origin_{way}_bytes_total", bucket=name) for way in ("written", "read")
+                for name in (bucket.name, other)]
+
+    def copy(upload, number, name, **more):
+        made = bucket.s3.upload_part_copy(**upload.where, UploadId=upload.id, PartNumber=number,
+                                          CopySource={"Bucket": name, "Key": "source + \u00fc"}, **more)
+        upload.etags[number] = made["CopyPartResult"]["ETag"]
+
+    upload, before = Upload(bucket), moved()
+    copy(upload, 1, bucket.name)
+    copy(upload, 2, other, CopySourceRange=f"bytes=100-{100 + 5 * MIB - 1}")
+    copy(upload, 3, other)
+    copy(upload, 3, other, CopySourceRange="bytes=7-7")
+    assert moved() == before
+    assert upload.etags[1] == f'"{hashlib.md5(source).hexdigest()}"'
+    listed = bucket.s3.list_parts(**upload.where, UploadId=upload.id)["Parts"]
+    assert [(p["PartNumber"], p["Size"], p["ETag"]) for p in listed] == [
+        (n, size, upload.etags[n]) for n, size in ((1, 6 * MIB), (2, 5 * MIB), (3, 1))]
+    upload.complete()
+    assert moved() == before
+    check(bucket, source + source[100:100 + 5 * MIB] + source[7:8])
+    upload = Upload(bucket, ChecksumAlgorithm="CRC32")
+    part = bucket.s3.upload_part_copy(**upload.where, UploadId=upload.id, PartNumber=1, CopySource=f"{other}/source + \u00fc")
+    assert part["CopyPartResult"]["ChecksumCRC32"]
+    upload.abort()
+    upload, sent = Upload(bucket), node.metric("forebay_origin_written_bytes_total", bucket=bucket.name)
+    copy(upload, 1, scratch)
+    assert node.metric("forebay_origin_written_bytes_total", bucket=bucket.name) == sent + len(source)
+    upload.complete()
+    check(bucket, source)
+
+
 def test_listings(bucket):
     """ListParts and ListMultipartUploads show what is open."""
     upload = Upload(bucket)

@@ -411,15 +411,18 @@ def test_bad_xml(bucket):
 
 
 @pytest.mark.parametrize("size", [300_000, 3_000_000, 7_000_000, 9_000_000, 40_000_000])
-def test_uploads_that_are_cut(bucket, size):
-    """A client that goes away in the middle of a PUT leaves nothing, here or at the origin."""
-    path = f"/{bucket.name}/cut"
-    headers = signed(bucket.node, "PUT", path, body=b"", payload="UNSIGNED-PAYLOAD")
+@pytest.mark.parametrize("known", ["nothing", "SHA-256", "MD5"])
+def test_uploads_that_are_cut(bucket, size, known):
+    """A client that goes away in the middle of a PUT leaves nothing, here or at the origin; also where its body went there as one
+    PUT, because a header had told what it is."""
+    path, body = f"/{bucket.name}/cut", b"x" * size
+    md5 = {"Content-MD5": base64.b64encode(hashlib.md5(body).digest()).decode()} if known == "MD5" else {}
+    headers = signed(bucket.node, "PUT", path, md5, body=body, payload=None if known == "SHA-256" else "UNSIGNED-PAYLOAD")
     headers["Content-Length"] = str(size)
     head = f"PUT {path} HTTP/1.1\r\nHost: {urllib.parse.urlsplit(bucket.node.endpoint).netloc}\r\n"
     head += "".join(f"{k}: {v.decode() if isinstance(v, bytes) else v}\r\n" for k, v in headers.items()
                     if k.lower() != "host") + "\r\n"
-    raw(bucket.node, head.encode() + b"x" * (size - 1), half_close=True)
+    raw(bucket.node, head.encode() + body[:-1], half_close=True)
     with pytest.raises(botocore.exceptions.ClientError) as error:
         bucket.s3.head_object(Bucket=bucket.name, Key="cut")
     assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404

@@ -761,7 +761,7 @@ def test_scratch_uploads_end_with_their_bucket(new_node, by):
 
 
 def test_scratch_uploads_end_with_the_node(new_node, route):
-    """Open uploads to a scratch bucket do not survive a restart; the client is told, nothing was acknowledged."""
+    """Open uploads to a scratch bucket do not survive a restart yet: the client is told, and nothing of its parts is left."""
     node = new_node(route=route)
     s3 = node.s3()
     s3.create_bucket(Bucket="scratch-uploads")

@@ -164,6 +164,7 @@ struct wire_part {
     uint32_t number;
     uint64_t size_bytes, at_ns;
     struct slice etag, checksum;
+    uint64_t offset, slot_bytes; /* of one that is here, as UPLOAD_KEEP_PART had them */
 };
 
 /* A handle that is closed, as in CLOSE. */

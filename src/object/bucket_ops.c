@@ -4,6 +4,7 @@
 #include "object/back.h"
 #include "object/scratch_node.h"
 #include "object/stranded.h"
+#include "object/upload_here.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -356,6 +357,7 @@ static int remove_scratch(struct object_service *s, const struct bucket *b, stru
         r = bucket_delete(s->buckets, b, e);
     if (r < 0)
         return err_prefix(e, r, "bucket %s", b->name);
+    upload_here_forget_bucket(s, b->id);
     values_forget_bucket(s->values, b->id);
     watch_end_bucket(s, b->id);
     object_keep_metrics(s);

@@ -283,6 +283,8 @@ static int assemble(struct complete *c, struct err *e)
     if (status)
         return err_errno(e, status, "write of the parts to the cache's disk");
     status = sink_open(&c->second, UINT64_MAX, e);
+    if (status == 0 && own->upload[0])
+        status = sink_join(&c->second, own->upload, e);
     if (status == 0)
         status = sink_room(&c->second, 0, c->total, e);
     for (size_t i = 0; i < c->n && status == 0; i++) {

@@ -345,7 +345,7 @@ struct scratch_put {
     /* Not NULL: what it says of mode (permissions only), owner and mtime is so of what is put; a link of that
      * name is replaced, too. */
     const struct scratch_set *set;
-    struct slice target; /* not empty: a symbolic link is put. Only for keys that are paths */
+    struct slice target;                /* not empty: a symbolic link is put. Only for keys that are paths */
     const struct upload_record *upload; /* not NULL: is completed by the same transaction, as this says */
 };
 

@@ -205,9 +205,10 @@
 
 /* size UINT64_MAX: unknown. With a known size bytes go to the origin while they arrive in order. flags:
  * WIRE_STAGED (reply carries a writable descriptor; the caller writes the file itself and commits with its
- * size), WIRE_ETAG (of a scratch bucket: the commit brings the ETag, so that nobody computes one; without it
- * the object has one as with etag=opaque. Of one with write=back, from who is in the node's process: it
- * brings the MD5). if_none_etag: not over an object that has this ETag; only of scratch buckets. */
+ * size), WIRE_LASTING (with it: UPLOAD_KEEP can be asked for), WIRE_ETAG (of a scratch bucket: the commit
+ * brings the ETag, so that nobody computes one; without it the object has one as with etag=opaque. Of one
+ * with write=back, from who is in the node's process: it brings the MD5). if_none_etag: not over an object
+ * that has this ETag; only of scratch buckets. */
 #define WIRE_REQ_put_open(F)                                                                                 \
     F(str, bucket)                                                                                           \
     F(str, key)                                                                                              \

@@ -372,6 +372,7 @@ static int remove_mirror(struct object_service *s, struct bucket *b, struct err 
     if (r < 0)
         return r;
     object_forget_upstream(s, b->id);
+    upload_here_forget_bucket(s, b->id);
     upload_forget_bucket(s, b);
     int64_t n = object_forget_bucket(s, b);
     usage_forget(s->usage, b->id);

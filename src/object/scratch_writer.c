@@ -275,31 +275,20 @@ int op_scratch_put_open(struct scratch_op *o, const struct wire_put_open_req *re
 
 static int keep_upload(struct swriter *w, struct slice tag, struct id128 *ret_id, struct err *e)
 {
-    uint8_t location[HARD_LOCATION_BYTES];
     if (w->fd < 0 || w->has_joined || upload_here_is_open(w->service, &w->here))
         return err_set(e, -EINVAL, "an upload is made of a file that is written through a descriptor, once");
-    if (tag.n > UPLOAD_TAG_MAX)
-        return err_set(e, -E2BIG, "a tag of %zu bytes", tag.n);
-    hard_location(w->hard, location);
-    struct upload_record u = {.at_ns = sys->real_ns(),
-                              .key = w->key,
-                              .content_type = w->put.content_type,
-                              .meta = w->put.meta,
-                              .tag = tag,
-                              .location = slice_of(location, sizeof(location))};
-    int r = upload_here_begin(w->service, &w->here, w->bucket->id, &u, e);
+    struct upload_record u = {
+        .key = w->key, .content_type = w->put.content_type, .meta = w->put.meta, .tag = tag};
+    int r = upload_here_begin(w->service, &w->here, w->bucket->id, w->hard, &u, e);
     *ret_id = u.id;
     return r;
 }
 
 static int join_upload(struct swriter *w, struct slice id, struct arena *a, struct err *e)
 {
-    struct upload_record u;
-    int r = upload_open_record(w->service, w->bucket, w->key, id, a, &u, e);
-    if (r == 0 && (u.completed || u.location.n == 0))
-        r = err_set(e, -ENOENT, "the upload was completed, or is not here");
-    if (r == 0)
-        w->joined = u.id;
+    struct upload_record u = {0};
+    int r = upload_here_find(w->service, w->bucket, w->key, id, a, &u, e);
+    w->joined = u.id;
     w->has_joined = r == 0;
     return r;
 }
@@ -321,42 +310,15 @@ int op_scratch_upload_keep(struct object_session *ses, const struct wire_upload_
     return r;
 }
 
-static int check_part(const struct wire_upload_keep_part_req *q, struct err *e)
-{
-    if (q->number < 1 || q->number > UPLOAD_NUMBER_MAX || q->size > STORE_SIZE_MAX_BYTES ||
-        q->offset > STORE_SIZE_MAX_BYTES)
-        return err_set(e, -EINVAL, "part %u of %" PRIu64 " bytes at %" PRIu64, q->number, q->size, q->offset);
-    if (q->etag.n > UPLOAD_ETAG_MAX || q->checksum.n > UPLOAD_CHECKSUM_MAX)
-        return err_set(e, -E2BIG, "ETag or checksum of a part");
-    return 0;
-}
-
 /* Not busy: parts share their syncs, and a part is told of when the handle's commit cannot have begun. */
 int op_scratch_upload_keep_part(struct object_session *ses, const struct wire_upload_keep_part_req *req,
                                 struct arena *a, struct wire_upload_keep_part_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
-    const struct upload_part_record p = {.number = req->number,
-                                         .size_bytes = req->size,
-                                         .at_ns = sys->real_ns(),
-                                         .etag = req->etag,
-                                         .checksum = req->checksum,
-                                         .is_here = true,
-                                         .offset = req->offset,
-                                         .slot_bytes = req->slot_bytes};
-    int r = check_part(req, e);
-    if (r < 0)
-        return r;
     struct swriter *w = session_get(ses, HANDLE_SWRITE, req->handle, e);
     if (!w)
         return -EBADF;
-    struct object_service *s = w->service;
-    if (!upload_here_is_open(s, &w->here))
-        r = err_set(e, -ENOENT, "the upload was completed or aborted");
-    else if (req->flags & WIRE_CANCEL)
-        r = upload_remove_part(s->config.control, w->bucket->id, w->here.id, req->number, e);
-    else
-        r = upload_here_keep_part(s, &w->here, w->hard, &p, e);
+    int r = upload_here_keep_part(w->service, &w->here, w->hard, req, e);
     swriter_unref(w);
     return r;
 }
@@ -388,9 +350,7 @@ int op_scratch_upload_resume(struct scratch_op *o, const struct wire_upload_resu
 {
     struct object_service *s = o->session->service;
     struct upload_record u;
-    int r = upload_open_record(s, o->bucket, req->key, req->id, a, &u, e);
-    if (r == 0 && (u.completed || u.location.n == 0))
-        r = err_set(e, -ENOENT, "the upload was completed, or is not here");
+    int r = upload_here_find(s, o->bucket, req->key, req->id, a, &u, e);
     if (r < 0)
         return r;
     const struct wire_put_open_req q = {.bucket = req->bucket,

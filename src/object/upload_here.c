@@ -6,8 +6,8 @@
  * leaves of the records is on the disk.
  *  2. While a record may name a file, nobody gives the file back: it stays for the next start. The record
  * goes first, durably.
- *  3. An upload is completed by the transaction that names its file in an object (scratch_put): a start never
- * takes a file that is an object's for one of an upload.
+ *  3. An upload is completed by the transaction that names its file in an object or a record of write-back
+ * (scratch_put, back_save): a start never takes a file that is an object's for one of an upload.
  *  4. After a sync that failed no part is recorded any more: the kernel tells a single time that bytes are
  * lost, and of whose they were it does not tell.
  *
@@ -20,7 +20,10 @@
 #include "object/object_internal.h"
 
 #include "base/log.h"
+#include "base/sys.h"
 #include "store/hard.h"
+
+#include <inttypes.h>
 
 static_assert(UPLOAD_LOCATION == HARD_LOCATION_BYTES, "what a record has is a location");
 
@@ -39,10 +42,16 @@ static struct upload_here *find_locked(struct object_service *s, uint64_t bucket
     return x;
 }
 
-int upload_here_begin(struct object_service *s, struct upload_here *x, uint64_t bucket,
+int upload_here_begin(struct object_service *s, struct upload_here *x, uint64_t bucket, struct hard *h,
                       struct upload_record *u, struct err *e)
 {
-    assert(!x->is_linked && u->location.n == UPLOAD_LOCATION);
+    uint8_t location[HARD_LOCATION_BYTES];
+    assert(!x->is_linked);
+    if (u->tag.n > UPLOAD_TAG_MAX)
+        return err_set(e, -E2BIG, "a tag of %zu bytes", u->tag.n);
+    hard_location(h, location);
+    u->location = slice_of(location, sizeof(location));
+    u->at_ns = sys->real_ns();
     id_new(&u->id);
     x->bucket = bucket;
     x->id = u->id;
@@ -55,6 +64,7 @@ int upload_here_begin(struct object_service *s, struct upload_here *x, uint64_t 
         r = err_set(e, ERR_NO_BUCKET, "the bucket was removed meanwhile");
     if (r < 0 && upload_remove(s->config.control, bucket, u->id, NULL) == 0)
         upload_here_ended(s, bucket, u->id);
+    u->location = SLICE_NULL;
     return r;
 }
 
@@ -78,7 +88,7 @@ bool upload_here_is_open(struct object_service *s, struct upload_here *x)
 }
 
 /* Waits for a sync that began after now; begins one when none runs. */
-static int sync_file(struct object_service *s, struct upload_here *x, struct hard *h, struct err *e)
+int upload_here_sync(struct object_service *s, struct upload_here *x, struct hard *h, struct err *e)
 {
     struct err local = {0};
     lock_take(&s->upload_lock);
@@ -103,11 +113,36 @@ static int sync_file(struct object_service *s, struct upload_here *x, struct har
     return fault < 0 ? err_errno(e, fault, "the disk did not take what was uploaded") : 0;
 }
 
-int upload_here_keep_part(struct object_service *s, struct upload_here *x, struct hard *h,
-                          const struct upload_part_record *p, struct err *e)
+static int check_part(const struct wire_upload_keep_part_req *q, struct err *e)
 {
-    int r = sync_file(s, x, h, e);
-    return r == 0 ? upload_save_part(s->config.control, x->bucket, x->id, p, e) : r;
+    if (q->number < 1 || q->number > UPLOAD_NUMBER_MAX || q->size > STORE_SIZE_MAX_BYTES ||
+        q->offset > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EINVAL, "part %u of %" PRIu64 " bytes at %" PRIu64, q->number, q->size, q->offset);
+    if (q->etag.n > UPLOAD_ETAG_MAX || q->checksum.n > UPLOAD_CHECKSUM_MAX)
+        return err_set(e, -E2BIG, "ETag or checksum of a part: too long");
+    return 0;
+}
+
+int upload_here_keep_part(struct object_service *s, struct upload_here *x, struct hard *h,
+                          const struct wire_upload_keep_part_req *q, struct err *e)
+{
+    const struct upload_part_record p = {.number = q->number,
+                                         .size_bytes = q->size,
+                                         .at_ns = sys->real_ns(),
+                                         .etag = q->etag,
+                                         .checksum = q->checksum,
+                                         .is_here = true,
+                                         .offset = q->offset,
+                                         .slot_bytes = q->slot_bytes};
+    int r = check_part(q, e);
+    if (r == 0 && !upload_here_is_open(s, x))
+        r = err_set(e, -ENOENT, "the upload was completed or aborted");
+    if (r < 0)
+        return r;
+    if (q->flags & WIRE_CANCEL)
+        return upload_remove_part(s->config.control, x->bucket, x->id, q->number, e);
+    r = upload_here_sync(s, x, h, e);
+    return r == 0 ? upload_save_part(s->config.control, x->bucket, x->id, &p, e) : r;
 }
 
 int upload_here_fault(struct object_service *s, struct upload_here *x)
@@ -151,6 +186,15 @@ static void free_file(struct object_service *s, struct slice location)
         log_warn("object", "bytes of an upload that was aborted: %s", e.text);
 }
 
+int upload_here_find(struct object_service *s, const struct bucket *b, struct slice key, struct slice id,
+                     struct arena *a, struct upload_record *ret, struct err *e)
+{
+    int r = upload_open_record(s, b, key, id, a, ret, e);
+    if (r == 0 && (ret->completed || ret->location.n == 0))
+        r = err_set(e, -ENOENT, "the upload was completed, or is not here");
+    return r;
+}
+
 int upload_here_abort(struct object_service *s, uint64_t bucket, const struct upload_record *u, struct err *e)
 {
     assert(u->location.n > 0);
@@ -180,8 +224,6 @@ void upload_here_forget_bucket(struct object_service *s, uint64_t bucket)
 {
     struct err e = {0};
     int r = upload_each(s->config.control, bucket, NULL, forget_one, s, &e);
-    if (r == 0)
-        r = upload_remove_bucket(s->config.control, bucket, &e);
     if (r < 0) /* the next start drops them */
         log_warn("object", "uploads of a bucket that was removed: %s", e.text);
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "namespace/upload.h"
+#include "net/wire.h"
 
 struct hard;
 struct object_service;
@@ -24,19 +25,20 @@ struct upload_here {
     int fault;            /* of the first that failed: what the disk did not take once counts as lost */
 };
 
-/* Makes an upload of the file: `u` has all but the id, and the file's location. Durable. After a failure too
- * the struct is to be left. */
-int upload_here_begin(struct object_service *s, struct upload_here *x, uint64_t bucket,
+/* Makes an upload of the file: `u` has all but the id, which is filled in, and the location. Durable. After a
+ * failure too the struct is to be left. */
+int upload_here_begin(struct object_service *s, struct upload_here *x, uint64_t bucket, struct hard *h,
                       struct upload_record *u, struct err *e);
 /* The same of an upload that the control store has already. -EBUSY: somebody has it open. */
 int upload_here_adopt(struct object_service *s, struct upload_here *x, uint64_t bucket, struct id128 id,
                       struct err *e);
 /* Whether it stands for an upload that has not ended. */
 bool upload_here_is_open(struct object_service *s, struct upload_here *x);
-/* What was written to the file so far is durable, and then the record of the part. -ENOENT: the upload ended
- * meanwhile. Many at once share their syncs. */
+/* UPLOAD_KEEP_PART. Many at once share their syncs. */
 int upload_here_keep_part(struct object_service *s, struct upload_here *x, struct hard *h,
-                          const struct upload_part_record *p, struct err *e);
+                          const struct wire_upload_keep_part_req *q, struct err *e);
+/* What was written to the file so far is durable. */
+int upload_here_sync(struct object_service *s, struct upload_here *x, struct hard *h, struct err *e);
 /* 0, or what a sync of the file has said: then its bytes are not to be trusted. */
 int upload_here_fault(struct object_service *s, struct upload_here *x);
 /* The struct goes. Whether the file must stay, for the record. Also of one that was never begun. */
@@ -47,6 +49,10 @@ void upload_here_ended(struct object_service *s, uint64_t bucket, struct id128 i
 /* Removes record and file; `u` as it was found. */
 int upload_here_abort(struct object_service *s, uint64_t bucket, const struct upload_record *u,
                       struct err *e);
+/* The open upload of that id and key that is here; strings are in the arena. -ENOENT. */
+struct bucket;
+int upload_here_find(struct object_service *s, const struct bucket *b, struct slice key, struct slice id,
+                     struct arena *a, struct upload_record *ret, struct err *e);
 /* Those of a bucket that was removed. */
 void upload_here_forget_bucket(struct object_service *s, uint64_t bucket);
 

@@ -280,29 +280,6 @@ int op_upload_end(struct object_session *ses, const struct wire_upload_end_req *
     return r;
 }
 
-/* ---- uploads that are here, of what is no file of a scratch bucket ---- */
-
-int op_upload_keep(struct object_session *ses, const struct wire_upload_keep_req *req, struct arena *a,
-                   struct wire_upload_keep_rep *rep, struct err *e)
-{
-    (void)ses, (void)req, (void)a, (void)rep;
-    return err_set(e, ERR_NOT_IMPLEMENTED, "the file does not outlive the node");
-}
-
-int op_upload_keep_part(struct object_session *ses, const struct wire_upload_keep_part_req *req,
-                        struct arena *a, struct wire_upload_keep_part_rep *rep, struct err *e)
-{
-    (void)ses, (void)req, (void)a, (void)rep;
-    return err_set(e, -EBADF, "handle is not open");
-}
-
-int op_upload_resume(struct object_session *ses, const struct wire_upload_resume_req *req, struct arena *a,
-                     struct wire_upload_resume_rep *rep, struct err *e)
-{
-    (void)ses, (void)req, (void)a, (void)rep;
-    return err_set(e, -ENOENT, "no such upload of that key is open");
-}
-
 /* ---- listings ---- */
 
 struct page {

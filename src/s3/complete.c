@@ -473,7 +473,7 @@ static enum s3_error prepare(struct complete *c)
     make_list(c);
     c->second.open.bucket = r->bucket;
     c->second.open.key = r->key;
-    c->second.open.flags = WIRE_STAGED;
+    c->second.open.flags = WIRE_STAGED | WIRE_LASTING;
     c->second.open.content_type = upload_content_type(c->upload);
     c->second.open.meta = upload_meta(c->upload);
     if (lies_in_order(c) && !c->second.open.if_none_match && !c->second.open.if_match.n &&

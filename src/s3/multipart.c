@@ -7,7 +7,7 @@
  * not know is looked for in the first.
  *
  * 1. A part is acknowledged, with the MD5 of its bytes as ETag, only after its body was verified, and is on
- * disk with its record, or acknowledged by the origin; written is enough where the upload is not kept.
+ * disk with its record, or acknowledged by the origin.
  * 2. No object is there before the upload is completed.
  */
 #include "s3/parts.h"
@@ -42,15 +42,13 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
     sink_init(&sink, r->s3);
     sink.open.bucket = r->bucket;
     sink.open.key = r->key;
-    sink.open.flags = WIRE_STAGED;
+    sink.open.flags = WIRE_STAGED | WIRE_LASTING;
     sink.open.content_type = type;
     sink.open.meta = meta;
     sink.ttl_ms = put_ttl_ms(r);
     status = sink_open(&sink, UINT64_MAX, &e);
     if (status == 0)
         status = sink_keep(&sink, slice_str(uploads_tag(sums, opaque, sink.ttl_ms, tag)), &e);
-    if (status == ERR_NOT_IMPLEMENTED && sink.handle) /* where the file does not outlive the node */
-        status = 0;
     error = status ? reply_failed(r, status, &e)
                    : uploads_add(r->s3->uploads, bucket, r->key, sums, opaque, &sink, ret_id);
     if (error && sink.upload[0]) /* a record that stays ends by itself */

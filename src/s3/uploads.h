@@ -3,10 +3,9 @@
  * origins that take no parts. (Parts for other buckets go to the origin: parts.h.) Where each part's bytes
  * lie in the staged file of its upload, and which parts are there.
  *
- * Those to scratch buckets are *kept*: the object layer has a record of the upload and of each part (UPLOAD_
- * KEEP), which is durable before its client hears of it, and uploads_resume finds them again when the node
- * starts. The others live in memory: a restart forgets them, clients then get NoSuchUpload and begin again;
- * nothing of them was acknowledged as an object.
+ * They are *kept*: the object layer has a record of the upload and of each part (UPLOAD_KEEP), which is
+ * durable before its client hears of it, and uploads_resume finds them again when the node starts. (Those of
+ * unit tests are not.)
  *
  * Any thread; one lock over the table and all uploads in it, never held over I/O.
  */

@@ -69,7 +69,8 @@ int upload_keep_part(struct upload *w, const struct upload_region *region, uint6
                      const uint8_t md5[16], const uint8_t *sum, struct err *e);
 /* The record of a part goes. */
 int upload_unkeep_part(struct upload *w, uint32_t number, struct err *e);
-/* Pure: when something was touched last, by the monotonic clock, that was so at `last_ns` of the wall clock. */
+/* Pure: when something was touched last, by the monotonic clock, that was so at `last_ns` of the wall clock.
+ */
 int64_t uploads_touched_ns(uint64_t mono_ns, uint64_t real_ns, uint64_t last_ns);
 /* After how long without anything new uploads of a bucket are dropped. */
 uint64_t uploads_expiry_ns(struct s3 *s3, const char *name);

@@ -679,10 +679,10 @@ def test_scratch_uploads_end_with_their_bucket(new_node, by):
 
 
 class Kept:
-    """A node of its own with a scratch bucket, for Upload; it can be killed between any two calls."""
+    """A node of its own with a scratch bucket, or another one, for Upload; it can be killed between any two calls."""
 
-    def __init__(self, node):
-        self.node, self.s3, self.name = node, node.s3(), harness.scratch_bucket(node)
+    def __init__(self, node, name=None):
+        self.node, self.s3, self.name = node, node.s3(), name or harness.scratch_bucket(node)
 
     def again(self, end="kill"):
         getattr(self.node, end)()
@@ -873,3 +873,73 @@ def test_scratch_uploads_expire(new_node):
     assert here.open() == [] and kept.open() == [stays.id]
     stays.abort()
     here.check_clean()
+
+
+@pytest.fixture(params=["write-back", "file"])
+def elsewhere(request, new_node, origin, tmp_path, route):
+    """A bucket with an origin that its uploads cannot go to part by part."""
+    node = new_node(route=route, lifecycle_interval="300ms")
+    if request.param == "write-back":
+        return Kept(node, node.new_bucket(origin, write="back"))
+    (tmp_path / "origin").mkdir()
+    name = harness.random_name()
+    node.create_bucket(name, f"file://{tmp_path / 'origin'}")
+    return Kept(node, name)
+
+
+def test_uploads_to_other_origins_outlive_the_node(elsewhere):
+    """What UploadPart acknowledged is there after kill -9, in the middle of a part too; it can be replaced, is completed with the rest,
+    and the completion may be asked for again after another kill. The origin has the bytes, the node no file any more.
+    (Seen to fail where the file is a staged one of the cache, and where a completion leaves the record open.)"""
+    here, parts = elsewhere, [harness.random_bytes(5 * MIB + n) for n in (3, 2, 1)]
+    for _ in range(2):  # the second replaces the first
+        upload = Upload(here, ContentType="a/b")
+        upload.part(1, parts[0])
+        here.again()
+        assert here.open() == [upload.id]
+        upload.part(2, parts[0])
+        with half_a_part(here, upload):
+            here.again()
+        assert here.listed(upload) == [(n, upload.etags[n], len(parts[0])) for n in (1, 2)]
+        upload.part(2, parts[1])
+        upload.part(3, parts[2])
+        here.again()
+        etag = upload.complete()["ETag"]
+        here.again()
+        assert upload.complete()["ETag"] == etag
+        assert here.open() == []
+        got = here.s3.get_object(Bucket=here.name, Key="k")
+        assert got["Body"].read() == b"".join(parts)
+        here.node.cli("flush", here.name)
+        assert here.s3.get_object(Bucket=here.name, Key="k")["Body"].read() == b"".join(parts)
+    harness.wait_until(lambda: here.hard_files() == [], what="no file is left")
+    here.check_clean()
+
+
+def test_uploads_to_other_origins_end(elsewhere):
+    """An abort, the bucket's upload_expiry and the removal of the bucket take file and record, for good. (Seen to fail where an abort leaves
+    the record.)"""
+    here = elsewhere
+
+    def begun():
+        upload = Upload(here)
+        upload.part(1, harness.random_bytes(6 * MIB))
+        here.again()
+        assert here.open() == [upload.id] and len(here.hard_files()) == 1
+        return upload
+
+    def gone():
+        harness.wait_until(lambda: here.hard_files() == [], what="no file is left")
+        here.again()
+        return here.hard_files() == []
+
+    begun().abort()
+    assert gone() and here.open() == []
+    begun()
+    here.node.cli("bucket", "set", here.name, "upload_expiry=1s")
+    harness.wait_until(lambda: here.open() == [], what="dropped")
+    assert gone() and here.open() == []
+    here.node.cli("bucket", "set", here.name, "upload_expiry=7d")
+    begun()
+    here.node.cli("bucket", "rm", here.name)
+    assert gone()

@@ -511,7 +511,8 @@ static void idle_uploads_are_forgotten(void **state)
 }
 
 /* Of an upload that was found again the time counts from its last part, also where the machine has run for
- * less long than that; a clock that was set back makes it new. (Fails where the time begins with the node.) */
+ * less long than that; a clock that was set back makes it new. (Fails where the time begins with the node.)
+ */
 static void time_goes_on_over_a_restart(void **state)
 {
     const uint64_t day_ns = 86400000000000ull;

@@ -717,7 +717,7 @@ def etag_of(parts):
 def test_scratch_uploads_outlive_the_node(new_node, route, end):
     """An upload to a scratch bucket over the ends of its node, between parts, in the middle of one, and after the completion: what was
     acknowledged is listed and completed as if nothing had been, with the ETag, type, metadata and checksum of all. (Seen to fail where
-    UploadPart does not wait for its record, where a start does not protect the file, and where a completion leaves the record open.)"""
+    UploadPart leaves no record.)"""
     here = Kept(new_node(route=route))
     parts = {n: harness.random_bytes(5 * MIB + n) for n in (1, 2, 3)}
     upload = Upload(here, ContentType="a/b", Metadata={"m": "1"}, ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT")
@@ -749,7 +749,7 @@ def test_scratch_uploads_outlive_the_node(new_node, route, end):
 
 def test_scratch_uploads_under_random_kills(new_node):
     """kill -9 at any moment of an upload in several threads: its client sends again only what was not acknowledged, completes, and the
-    object has the bytes and the ETag of all parts. (Seen to fail where UploadPart does not wait for its record.)"""
+    object has the bytes and the ETag of all parts. (Seen to fail where UploadPart leaves no record.)"""
     here, moments = Kept(new_node()), random.Random(7)
     for turn in range(3):
         parts = {n: harness.random_bytes(5 * MIB + n) for n in range(1, 7)}
@@ -792,8 +792,7 @@ def test_scratch_uploads_under_random_kills(new_node):
 
 def test_what_ends_scratch_uploads_ends_them_for_good(new_node):
     """An abort, a bucket that is removed, a completion that puts the parts together anew, and a file that is gone: record and file are
-    away, also after kill -9, and the room is free. (Seen to fail where an abort leaves the record, and where a start keeps it without
-    the file.)"""
+    away, also after kill -9, and the room is free. (Seen to fail where an abort leaves the record.)"""
     here = Kept(new_node())
     upload = Upload(here)
     upload.part(1, harness.random_bytes(6 * MIB))
@@ -890,7 +889,7 @@ def elsewhere(request, new_node, origin, tmp_path, route):
 def test_uploads_to_other_origins_outlive_the_node(elsewhere):
     """What UploadPart acknowledged is there after kill -9, in the middle of a part too; it can be replaced, is completed with the rest,
     and the completion may be asked for again after another kill. The origin has the bytes, the node no file any more.
-    (Seen to fail where the file is a staged one of the cache, and where a completion leaves the record open.)"""
+    (Seen to fail where UploadPart leaves no record.)"""
     here, parts = elsewhere, [harness.random_bytes(5 * MIB + n) for n in (3, 2, 1)]
     for _ in range(2):  # the second replaces the first
         upload = Upload(here, ContentType="a/b")

@@ -183,8 +183,8 @@ static void assert_leaves_nothing(struct fixture *f)
 /* ---- tests ---- */
 
 /* A restart leaves an upload and its parts, whose handle one at a time has; with the commit it is completed,
- * and is no upload any more, but tells what it became. (Fails where the start does not protect the file, and
- * where the commit leaves the record.) */
+ * and is no upload any more, but tells what it became. (Fails where the start does not look for uploads,
+ * and where the commit leaves the record.) */
 static void an_upload_outlives_the_node(void **state)
 {
     struct fixture *f = *state;
@@ -263,7 +263,7 @@ static void an_abort_takes_all(void **state)
 }
 
 /* A record whose file is gone, and one of a bucket that is gone, are dropped by a start; the file of the
- * second goes, too. (Fails where such records are kept.) */
+ * second goes, too. (Fails where a record without its file is kept.) */
 static void what_a_start_finds_halved(void **state)
 {
     struct fixture *f = *state;

@@ -110,6 +110,9 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_UPLOAD_WRITE:
     case WIRE_OP_UPLOAD_END:
     case WIRE_OP_UPLOAD_ABORT:
+    case WIRE_OP_UPLOAD_KEEP:
+    case WIRE_OP_UPLOAD_KEEP_PART:
+    case WIRE_OP_UPLOAD_RESUME: /* of who has it open already it is refused */
     case WIRE_OP_REMOVE:
     case WIRE_OP_COPY:
     case WIRE_OP_MKDIR:

@@ -99,7 +99,6 @@
     X("rules")                                                                                               \
     X("limit.origin-requests")                                                                               \
     X("limit.origin-bytes")                                                                                  \
-    X("upload_expiry")                                                                                       \
     X("write")                                                                                               \
     X("write_delay") X("conflict") X("posix") X("keep")
 /* Those of origin.* that say, beside the URL, where the data is and what of it is seen. Not those that say

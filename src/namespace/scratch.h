@@ -329,6 +329,7 @@ int scratch_find(struct scratch *s, uint64_t bucket, struct slice key, struct ar
 /* A new number for an inode under this key, for scratch_put. Nothing is stored under it yet. */
 int scratch_reserve(struct scratch *s, uint64_t bucket, struct slice key, uint64_t *ret_ino, struct err *e);
 
+struct upload_record; /* namespace/upload.h */
 struct scratch_put {
     uint64_t ino; /* from scratch_reserve; 0 for a key that ends with '/' and has no data */
     uint64_t size_bytes, allocated_bytes;
@@ -344,7 +345,8 @@ struct scratch_put {
     /* Not NULL: what it says of mode (permissions only), owner and mtime is so of what is put; a link of that
      * name is replaced, too. */
     const struct scratch_set *set;
-    struct slice target; /* not empty: a symbolic link is put. Only for keys that are paths */
+    struct slice target;                /* not empty: a symbolic link is put. Only for keys that are paths */
+    const struct upload_record *upload; /* not NULL: is completed by the same transaction, as this says */
 };
 
 /* Owner and permissions of a replaced file are kept; new ones get the caller's and 0644. No file gets

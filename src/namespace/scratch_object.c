@@ -10,6 +10,7 @@
 #include "namespace/scratch_object.h"
 
 #include "namespace/expiry.h"
+#include "namespace/upload.h"
 
 #define MOVED (-ESTALE) /* within this file: the place is not the one that was looked up */
 
@@ -268,6 +269,12 @@ static void fill_object(struct scratch_change *c, struct scratch_loaded *x, cons
         put_parts(c, x, p->parts);
 }
 
+/* The upload that the object was is completed with it. */
+static int put_upload(struct scratch_change *c, const struct object_arg *q, struct err *e)
+{
+    return q->put->upload ? upload_put(c->txn, c->call->bucket, q->put->upload, e) : 0;
+}
+
 static int prepare_put(struct scratch_change *c, void *arg, struct err *e)
 {
     struct object_arg *q = arg;
@@ -300,7 +307,7 @@ static int prepare_put(struct scratch_change *c, void *arg, struct err *e)
     scratch_change_add(c, to_table ? NULL : q->dir, to_table ? q->key : q->walk.place.name, x);
     c->answer_ino = q->ino;
     q->result = x->x;
-    return r;
+    return r == 0 ? put_upload(c, q, e) : r;
 }
 
 /* The directory that the key "dir/" names: made, or explicit from now on. */
@@ -334,7 +341,8 @@ static int prepare_put_dir(struct scratch_change *c, void *arg, struct err *e)
     scratch_change_touch(c, x, /* contents= */ false);
     c->answer_ino = x->x.ino;
     q->result = x->x;
-    return take_keyed(c, q, e);
+    r = take_keyed(c, q, e);
+    return r == 0 ? put_upload(c, q, e) : r;
 }
 
 static int prepare_remove(struct scratch_change *c, void *arg, struct err *e)

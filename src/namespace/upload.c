@@ -9,10 +9,12 @@
 #include "base/le.h"
 
 #define FORMAT       1
+#define FORMAT_HERE  2
 #define UPLOAD_KEY   26 /* bytes of the key of an upload */
 #define PART_KEY     28
 #define UPLOAD_TEXTS 6
 #define PART_TEXTS   3
+#define PLACE_BYTES  16 /* of a part that is here */
 
 /* ---- keys ---- */
 
@@ -44,38 +46,49 @@ void upload_part_key(uint64_t bucket, struct id128 id, uint32_t number, struct b
 
 /* ---- values ---- */
 
-static int put_record(struct buf *b, struct slice head, const struct slice *texts, size_t n)
+static int put_record(struct buf *b, struct slice head, const struct slice *texts, size_t n, struct slice end)
 {
     struct le_writer w = le_writer_of(b);
     le_add(&w, head);
     for (size_t i = 0; i < n; i++)
         le_add_text(&w, texts[i]);
+    le_add(&w, end);
     return le_add_end(&w);
 }
 
-/* All that is left of the value must be these texts. */
-static int take_texts(struct slice s, struct slice *ret, size_t n)
+/* All that is left of the value must be these texts, and so many bytes. */
+static int take_texts(struct slice s, struct slice *ret, size_t n, size_t n_end, struct slice *ret_end)
 {
     struct le_reader r = le_reader_of(s);
     for (size_t i = 0; i < n; i++)
         ret[i] = le_take_text(&r, UINT16_MAX);
+    *ret_end = le_take(&r, n_end);
     return le_took_all(&r) ? 0 : ERR_CORRUPT;
+}
+
+static bool is_format(struct slice value, size_t n_head)
+{
+    return value.n >= n_head && (value.p[0] == FORMAT || value.p[0] == FORMAT_HERE);
 }
 
 int upload_encode(const struct upload_record *u, struct buf *b)
 {
-    uint8_t head[10] = {FORMAT, u->completed};
+    assert(u->location.n == 0 || (u->location.n == UPLOAD_LOCATION && !u->completed));
+    uint8_t head[10] = {u->location.n > 0 ? FORMAT_HERE : FORMAT, u->completed};
     const struct slice v[UPLOAD_TEXTS] = {u->key, u->content_type, u->meta, u->origin_id, u->tag, u->etag};
     le_put64(head + 2, u->at_ns);
-    return put_record(b, slice_of(head, sizeof(head)), v, ARRAY_SIZE(v));
+    return put_record(b, slice_of(head, sizeof(head)), v, ARRAY_SIZE(v), u->location);
 }
 
 int upload_decode(struct slice value, struct upload_record *ret)
 {
-    struct slice v[UPLOAD_TEXTS];
-    if (value.n < 10 || value.p[0] != FORMAT || (value.p[1] != 0 && value.p[1] != 1))
+    struct slice v[UPLOAD_TEXTS], location;
+    if (!is_format(value, 10) || (value.p[1] != 0 && value.p[1] != 1))
         return ERR_CORRUPT;
-    int r = take_texts(slice_from(value, 10), v, ARRAY_SIZE(v));
+    bool is_here = value.p[0] == FORMAT_HERE;
+    int r = is_here && value.p[1] ? ERR_CORRUPT : 0;
+    if (r == 0)
+        r = take_texts(slice_from(value, 10), v, ARRAY_SIZE(v), is_here ? UPLOAD_LOCATION : 0, &location);
     if (r < 0)
         return r;
     *ret = (struct upload_record){.completed = value.p[1] == 1,
@@ -85,32 +98,42 @@ int upload_decode(struct slice value, struct upload_record *ret)
                                   .meta = v[2],
                                   .origin_id = v[3],
                                   .tag = v[4],
-                                  .etag = v[5]};
+                                  .etag = v[5],
+                                  .location = location};
     return 0;
 }
 
 int upload_part_encode(const struct upload_part_record *p, struct buf *b)
 {
-    uint8_t head[17] = {FORMAT};
+    uint8_t head[17] = {p->is_here ? FORMAT_HERE : FORMAT}, place[PLACE_BYTES];
     const struct slice v[PART_TEXTS] = {p->etag, p->origin_etag, p->checksum};
     le_put64(head + 1, p->size_bytes);
     le_put64(head + 9, p->at_ns);
-    return put_record(b, slice_of(head, sizeof(head)), v, ARRAY_SIZE(v));
+    le_put64(place, p->offset);
+    le_put64(place + 8, p->slot_bytes);
+    return put_record(b, slice_of(head, sizeof(head)), v, ARRAY_SIZE(v),
+                      slice_of(place, p->is_here ? sizeof(place) : 0));
 }
 
 int upload_part_decode(struct slice value, struct upload_part_record *ret)
 {
-    struct slice v[PART_TEXTS];
-    if (value.n < 17 || value.p[0] != FORMAT)
+    struct slice v[PART_TEXTS], place;
+    if (!is_format(value, 17))
         return ERR_CORRUPT;
-    int r = take_texts(slice_from(value, 17), v, ARRAY_SIZE(v));
+    bool is_here = value.p[0] == FORMAT_HERE;
+    int r = take_texts(slice_from(value, 17), v, ARRAY_SIZE(v), is_here ? PLACE_BYTES : 0, &place);
     if (r < 0)
         return r;
     *ret = (struct upload_part_record){.size_bytes = le_get64(value.p + 1),
                                        .at_ns = le_get64(value.p + 9),
                                        .etag = v[0],
                                        .origin_etag = v[1],
-                                       .checksum = v[2]};
+                                       .checksum = v[2],
+                                       .is_here = is_here};
+    if (is_here) {
+        ret->offset = le_get64(place.p);
+        ret->slot_bytes = le_get64(place.p + 8);
+    }
     return 0;
 }
 
@@ -124,17 +147,23 @@ static void delete_parts(struct kv_txn *t, uint64_t bucket, struct id128 id)
     kv_txn_delete_range(t, buf_view(&from), buf_view(&to));
 }
 
-int upload_save(struct kv *kv, uint64_t bucket, const struct upload_record *u, struct err *e)
+int upload_put(struct kv_txn *t, uint64_t bucket, const struct upload_record *u, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY), value = BUF_INIT(UPLOAD_RECORD_MAX);
-    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
     if (upload_encode(u, &value) < 0)
         return err_set(e, -E2BIG, "the upload's metadata is too long");
     upload_key(bucket, u->id, &key);
     kv_txn_put(t, buf_view(&key), buf_view(&value));
     if (u->completed)
         delete_parts(t, bucket, u->id);
-    return kv_txn_commit(t, KV_DURABLE, e);
+    return 0;
+}
+
+int upload_save(struct kv *kv, uint64_t bucket, const struct upload_record *u, struct err *e)
+{
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    int r = upload_put(t, bucket, u, e);
+    return r == 0 ? kv_txn_commit(t, KV_DURABLE, e) : r;
 }
 
 int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const struct upload_part_record *p,
@@ -160,6 +189,15 @@ int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const stru
     kv_txn_put(t, buf_view(&key), buf_view(&value));
     r = kv_txn_commit(t, KV_DURABLE, e);
     return r == ERR_CONFLICT ? err_set(e, -ENOENT, "the upload was completed or aborted meanwhile") : r;
+}
+
+int upload_remove_part(struct kv *kv, uint64_t bucket, struct id128 id, uint32_t number, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    upload_part_key(bucket, id, number, &key);
+    kv_txn_delete(t, buf_view(&key));
+    return kv_txn_commit(t, KV_DURABLE, e);
 }
 
 int upload_remove(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e)

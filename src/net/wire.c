@@ -218,8 +218,10 @@ static int item_end(const struct le_reader *from, struct slice *s)
 #define CACHED_VERSION_FIELDS(F) F(u64, mtime_ns) F(str, etag)
 #define BUCKET_FIELDS(F)         F(str, name) F(str, origin) F(u64, created_ns)
 #define UPLOAD_FIELDS(F)         F(str, id) F(str, key) F(u64, created_ns)
-#define PART_FIELDS(F)           F(u32, number) F(u64, size_bytes) F(u64, at_ns) F(str, etag) F(str, checksum)
-#define CLOSED_FIELDS(F)         F(u64, handle) F(u64, read_cached) F(u64, read_origin)
+#define PART_FIELDS(F)                                                                                       \
+    F(u32, number)                                                                                           \
+    F(u64, size_bytes) F(u64, at_ns) F(str, etag) F(str, checksum) F(u64, offset) F(u64, slot_bytes)
+#define CLOSED_FIELDS(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 
 #define ITEMS(X)                                                                                             \
     X(entry, ENTRY_FIELDS)                                                                                   \

@@ -76,6 +76,7 @@ enum wire_flag {
     WIRE_MODES = 1 << 25,      /* of scratch buckets: modes, owners, times and links, see STAT */
     WIRE_ETAG = 1 << 26,       /* PUT_OPEN: the commit brings the ETag. CACHED: tell of versions */
     WIRE_LATE = 1 << 27,       /* TREE_CREATE: opened, and gets its data when it is written */
+    WIRE_LASTING = 1 << 29,    /* PUT_OPEN: the staged file can become an upload */
     WIRE_UNFIT = 1 << 28,      /* LIST: also names that no key can have, see origin.h */
 };
 
@@ -167,6 +168,7 @@ struct wire_part {
     uint32_t number;
     uint64_t size_bytes, at_ns;
     struct slice etag, checksum;
+    uint64_t offset, slot_bytes; /* of one that is here, as UPLOAD_KEEP_PART had them */
 };
 
 /* A handle that is closed, as in CLOSE. */

@@ -96,7 +96,10 @@
     X(TAGS, tags, 105)                                                                                       \
     X(SET_TAGS, set_tags, 106)                                                                               \
     X(COPY_FROM, copy_from, 107)                                                                             \
-    X(UPLOAD_COPY, upload_copy, 108)
+    X(UPLOAD_COPY, upload_copy, 108)                                                                         \
+    X(UPLOAD_KEEP, upload_keep, 109)                                                                         \
+    X(UPLOAD_KEEP_PART, upload_keep_part, 110)                                                               \
+    X(UPLOAD_RESUME, upload_resume, 111)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -206,10 +209,11 @@
 
 /* size UINT64_MAX: unknown. With a known size bytes go to the origin while they arrive in order. flags:
  * WIRE_STAGED (reply carries a writable descriptor; the caller writes the file itself and commits with its
- * size), WIRE_ETAG (of a scratch bucket: the commit brings the ETag, so that nobody computes one; without it
- * the object has one as with etag=opaque. Of one with write=back, from who is in the node's process: it
- * brings the MD5). if_none_etag: not over an object that has this ETag; only of scratch buckets. meta: of a
- * mirror bucket also what is known of the bytes already (META_DIGESTS). */
+ * size), WIRE_LASTING (with it: UPLOAD_KEEP can be asked for), WIRE_ETAG (of a scratch bucket: the commit
+ * brings the ETag, so that nobody computes one; without it the object has one as with etag=opaque. Of one
+ * with write=back, from who is in the node's process: it brings the MD5). if_none_etag: not over an object
+ * that has this ETag; only of scratch buckets. meta: of a mirror bucket also what is known of the bytes
+ * already (META_DIGESTS). */
 #define WIRE_REQ_put_open(F)                                                                                 \
     F(str, bucket)                                                                                           \
     F(str, key)                                                                                              \
@@ -275,12 +279,13 @@
 #define WIRE_REQ_upload_end(F) F(u64, handle) F(str, etag) F(str, checksum) F(u32, flags)
 #define WIRE_REP_upload_end(F)
 /* Parts with numbers above `after`: `parts` holds encoded struct wire_part. `etag`: of the object, when the
- * upload was completed already; then there are no parts. */
-#define WIRE_REQ_upload_parts(F) F(str, bucket) F(str, key) F(str, id) F(u32, after) F(u32, max)
+ * upload was completed already; then there are no parts. flags: WIRE_STAGED (of an upload that is here). */
+#define WIRE_REQ_upload_parts(F) F(str, bucket) F(str, key) F(str, id) F(u32, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_upload_parts(F)                                                                             \
     F(str, parts) F(u32, n_parts) F(u32, truncated) F(str, tag) F(str, content_type) F(str, meta) F(str, etag)
-/* Open uploads of a bucket in the order of their ids, behind `after`: encoded struct wire_upload. */
-#define WIRE_REQ_upload_list(F) F(str, bucket) F(str, after)
+/* Open uploads of a bucket in the order of their ids, behind `after`: encoded struct wire_upload. flags:
+ * WIRE_STAGED (those that are here, instead of those at the origin). */
+#define WIRE_REQ_upload_list(F) F(str, bucket) F(str, after) F(u32, flags)
 #define WIRE_REP_upload_list(F) F(str, uploads) F(u32, truncated)
 /* `parts`: lines "NUMBER ETAG\n" in rising order. -ESTALE: one of them is not there, or another one by
  * now. Completing again gives the same answer. ERR_CONFLICT: another one is at it. `checksum` as of
@@ -292,6 +297,28 @@
 #define WIRE_REP_upload_complete(F) F(attr, attr)
 #define WIRE_REQ_upload_abort(F)    F(str, bucket) F(str, key) F(str, id)
 #define WIRE_REP_upload_abort(F)
+
+/*
+ * Uploads that are *here*: what a PUT with WIRE_STAGED writes, which the caller divides into parts as it
+ * likes. UPLOAD_KEEP makes one of the handle of such a PUT: from then on its file and the parts that
+ * UPLOAD_KEEP_PART told of outlive the node, until UPLOAD_ABORT, or the PUT_COMMIT of the handle, with which
+ * the upload is completed; `tag` as above. With an `id`: the handle's commit completes that upload, too,
+ * which is another handle's. ERR_NOT_IMPLEMENTED: the handle's file cannot outlive the node.
+ */
+#define WIRE_REQ_upload_keep(F) F(u64, handle) F(str, id) F(str, tag)
+#define WIRE_REP_upload_keep(F) F(str, id)
+/* What was written to the file so far is durable, then that this part lies there, then it is answered.
+ * `slot_bytes`: for the caller to find again. flags: WIRE_CANCEL (there is no part of that number any more).
+ * -ENOENT: the upload was completed or aborted. */
+#define WIRE_REQ_upload_keep_part(F)                                                                         \
+    F(u64, handle)                                                                                           \
+    F(u32, number)                                                                                           \
+    F(u64, size) F(u64, offset) F(u64, slot_bytes) F(str, etag) F(str, checksum) F(u32, flags)
+#define WIRE_REP_upload_keep_part(F)
+/* The handle of an upload that is here and that nobody has open, as after a start of the node; with a
+ * descriptor, as of PUT_OPEN. -EBUSY. */
+#define WIRE_REQ_upload_resume(F) F(str, bucket) F(str, key) F(str, id)
+#define WIRE_REP_upload_resume(F) F(u64, handle)
 
 /* REMOVE, COPY with WIRE_MOVE, MKDIR, RMDIR and SET_META of a mount may have a number as their request id
  * (WIRE_NUMBERED): sent again with that they are made once, and answered as the first would have been. */

@@ -32,6 +32,7 @@
     X(UPLOAD_LIST, upload_list, WRITE, bucket)                                                               \
     X(UPLOAD_COMPLETE, upload_complete, WRITE, bucket)                                                       \
     X(UPLOAD_ABORT, upload_abort, WRITE, bucket)                                                             \
+    X(UPLOAD_RESUME, upload_resume, WRITE, bucket)                                                           \
     X(REMOVE, remove, WRITE, bucket)                                                                         \
     X(COPY, copy, WRITE, bucket)                                                                             \
     X(SET_META, set_meta, WRITE, bucket)                                                                     \
@@ -64,6 +65,8 @@ static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_
     case WIRE_OP_STRAND:
     case WIRE_OP_UPLOAD_WRITE:
     case WIRE_OP_UPLOAD_END:
+    case WIRE_OP_UPLOAD_KEEP:
+    case WIRE_OP_UPLOAD_KEEP_PART:
         return USER_MAY_ANY;
     default:
         return USER_MAY_MANAGE;

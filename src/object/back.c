@@ -15,6 +15,8 @@
  */
 #include "object/back_internal.h"
 
+#include "namespace/upload.h"
+
 #include "base/hash.h"
 #include "base/le.h"
 #include "base/log.h"
@@ -296,6 +298,16 @@ static int begin_saving(struct back *b, struct back_entry *x, const struct bucke
                   : err_set(e, ERR_NO_BUCKET, "the bucket was removed meanwhile");
 }
 
+/* The upload whose file the record names becomes its version. */
+static int complete_upload(struct kv_txn *t, uint64_t bucket_id, const struct back_record *r, struct err *e)
+{
+    struct upload_record done = *r->upload;
+    char etag[BACK_ETAG_SIZE];
+    back_record_etag(r, etag);
+    done.etag = slice_str(etag);
+    return upload_put(t, bucket_id, &done, e);
+}
+
 int back_save(struct back *b, struct back_entry *x, const struct bucket *known, const struct back_record *r,
               enum kv_commit kind, bool *ret_unknown, struct err *e)
 {
@@ -311,8 +323,12 @@ int back_save(struct back *b, struct back_entry *x, const struct bucket *known, 
         return result;
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(b->kv);
     kv_txn_put_plain(t, buf_view(&k), buf_view(&value));
-    result = kv_txn_commit(t, kind, e);
-    if (result < 0)
+    if (r->upload)
+        result = complete_upload(t, x->bucket_id, r, e);
+    bool sent = result == 0;
+    if (sent)
+        result = kv_txn_commit(t, kind, e);
+    if (result < 0 && sent)
         look_again(b, x, r->seq, ret_unknown);
     LOCK_SCOPE(&b->lock);
     x->bucket->delay_ms = known->p.write == BUCKET_WRITE_BACK ? known->p.write_delay : 0;

@@ -66,6 +66,8 @@ struct back_sent {
     uint8_t md5[BACK_MD5_BYTES];
 };
 
+struct upload_record; /* namespace/upload.h */
+
 struct back_record {
     bool removal;
     bool has_tag; /* `tag`, not `md5`, makes its ETag */
@@ -77,6 +79,7 @@ struct back_record {
     unsigned n_sent;
     struct back_sent sent[BACK_SENT_MAX]; /* the latest first, each once */
     struct slice location, base_etag, content_type, meta;
+    const struct upload_record *upload; /* not kept: what the commit of the record completes, or NULL */
 };
 
 /* ---- back_record.c: pure ---- */

@@ -522,7 +522,8 @@ static int put_record(struct back *b, struct upstream *u, const struct origin_pu
                               .acked_ns = body->acked_ns,
                               .size_bytes = body->size_bytes,
                               .content_type = p->content_type,
-                              .meta = p->meta};
+                              .meta = p->meta,
+                              .upload = body->lent ? body->lent->upload : NULL};
     struct change c;
     bool unknown = false;
     memcpy(rec.md5, body->md5, BACK_MD5_BYTES);

@@ -5,6 +5,7 @@
 #include "object/scratch_node.h"
 #include "object/stranded.h"
 #include "object/unfinished.h"
+#include "object/upload_here.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -368,6 +369,7 @@ static int remove_scratch(struct object_service *s, const struct bucket *b, stru
         r = bucket_delete(s->buckets, b, e);
     if (r < 0)
         return err_prefix(e, r, "bucket %s", b->name);
+    upload_here_forget_bucket(s, b->id);
     values_forget_bucket(s->values, b->id);
     watch_end_bucket(s, b->id);
     object_keep_metrics(s);
@@ -382,6 +384,7 @@ static int remove_mirror(struct object_service *s, struct bucket *b, struct err 
     if (r < 0)
         return r;
     object_forget_upstream(s, b->id);
+    upload_here_forget_bucket(s, b->id);
     upload_forget_bucket(s, b);
     int64_t n = object_forget_bucket(s, b);
     usage_forget(s->usage, b->id);

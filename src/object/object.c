@@ -15,6 +15,7 @@
 #include "object/scratch_node.h"
 #include "object/stranded.h"
 #include "object/unfinished.h"
+#include "object/upload_here.h"
 
 #include "base/hash.h"
 #include "base/le.h"
@@ -138,6 +139,8 @@ int object_service_open(const struct object_config *config, struct object_servic
     r = back_open(s, &s->back, e); /* protects what it needs before the sweep of snode_open */
     if (r == 0)
         r = stranded_open(s, e);
+    if (r == 0)
+        r = upload_here_open(s, e);
     if (r == 0)
         r = snode_open(s, &s->scratch, e);
     if (r < 0) {

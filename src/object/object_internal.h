@@ -134,8 +134,9 @@ struct object_service {
     struct lock upload_lock;    /* covers what follows */
     struct cond upload_ended;
     struct upload_slot *upload_slots;
-    uint64_t upload_turn_ns; /* the steward's: not before */
-    struct lock expire_lock; /* covers expire_turns */
+    struct upload_here *uploads_here; /* those that somebody has open */
+    uint64_t upload_turn_ns;          /* the steward's: not before */
+    struct lock expire_lock;          /* covers expire_turns */
     struct expire_turn *expire_turns;
     struct lock walk_lock;  /* of who counts for quota and keep: two would each drop what is too much */
     struct lock quota_lock; /* covers quotas; taken before the steward's own */

@@ -213,6 +213,9 @@ static void settle_fds(struct object_session *ses, uint32_t op, const void *req,
         keep_fd(ses, ((struct wire_open_rep *)rep)->handle, ((struct wire_open_rep *)rep)->fd);
     else if (op == WIRE_OP_PUT_OPEN && ((struct wire_put_open_rep *)rep)->fd >= 0)
         keep_fd(ses, ((struct wire_put_open_rep *)rep)->handle, ((struct wire_put_open_rep *)rep)->fd);
+    else if (op == WIRE_OP_UPLOAD_RESUME && ((struct wire_upload_resume_rep *)rep)->fd >= 0)
+        keep_fd(ses, ((struct wire_upload_resume_rep *)rep)->handle,
+                ((struct wire_upload_resume_rep *)rep)->fd);
     else if (op == WIRE_OP_TREE_OPEN && ((struct wire_tree_open_rep *)rep)->fd >= 0)
         keep_fd(ses, ((struct wire_tree_open_rep *)rep)->handle, ((struct wire_tree_open_rep *)rep)->fd);
     else if (op == WIRE_OP_TREE_CREATE && ((struct wire_tree_create_rep *)rep)->fd >= 0)

@@ -29,7 +29,8 @@ struct scratch_op {
     X(SET_META, set_meta)                                                                                    \
     X(COPY, copy)                                                                                            \
     X(MKDIR, mkdir)                                                                                          \
-    X(RMDIR, rmdir)
+    X(RMDIR, rmdir)                                                                                          \
+    X(UPLOAD_RESUME, upload_resume)
 
 /* X(NAME, name, kind): operations on a handle of this kind. */
 #define SCRATCH_HANDLE_OPS(X)                                                                                \
@@ -39,7 +40,9 @@ struct scratch_op {
     X(PUT_WRITE, put_write, HANDLE_SWRITE)                                                                   \
     X(PUT_COMMIT, put_commit, HANDLE_SWRITE)                                                                 \
     X(PUT_ABORT, put_abort, HANDLE_SWRITE)                                                                   \
-    X(PUT_ROOM, put_room, HANDLE_SWRITE)
+    X(PUT_ROOM, put_room, HANDLE_SWRITE)                                                                     \
+    X(UPLOAD_KEEP, upload_keep, HANDLE_SWRITE)                                                               \
+    X(UPLOAD_KEEP_PART, upload_keep_part, HANDLE_SWRITE)
 
 #define X(NAME, name)                                                                                        \
     int op_scratch_##name(struct scratch_op *o, const struct wire_##name##_req *req, struct arena *a,        \
@@ -63,6 +66,10 @@ int op_scratch_put_abort(struct object_session *ses, const struct wire_put_abort
                          struct wire_put_abort_rep *rep, struct err *e);
 int op_scratch_put_room(struct object_session *ses, const struct wire_put_room_req *req, struct arena *a,
                         struct wire_put_room_rep *rep, struct err *e);
+int op_scratch_upload_keep(struct object_session *ses, const struct wire_upload_keep_req *req,
+                           struct arena *a, struct wire_upload_keep_rep *rep, struct err *e);
+int op_scratch_upload_keep_part(struct object_session *ses, const struct wire_upload_keep_part_req *req,
+                                struct arena *a, struct wire_upload_keep_part_rep *rep, struct err *e);
 
 /* What the wire says of an object as it is now; *x too. */
 void sobject_attr(struct snode *n, uint64_t bucket, struct scratch_inode *x, bool posix, struct arena *a,

@@ -194,19 +194,6 @@ int op_tree_room(struct object_session *ses, const struct wire_tree_room_req *re
                         : r;
 }
 
-/* ---- PUT_ROOM of what is no file of a scratch bucket: there is no quota ---- */
-
-int op_put_room(struct object_session *ses, const struct wire_put_room_req *req, struct arena *a,
-                struct wire_put_room_rep *rep, struct err *e)
-{
-    (void)a, (void)rep;
-    struct writer *w = session_get(ses, HANDLE_WRITE, req->handle, e);
-    if (!w)
-        return -EBADF;
-    writer_unref(w);
-    return 0;
-}
-
 /* ---- statfs ---- */
 
 void sroom_statfs(struct snode *n, const struct bucket *b, uint64_t *total, uint64_t *bytes_free)

@@ -33,6 +33,10 @@ static uint64_t handle_of(uint32_t op, const void *req)
         return ((const struct wire_put_abort_req *)req)->handle;
     case WIRE_OP_PUT_ROOM:
         return ((const struct wire_put_room_req *)req)->handle;
+    case WIRE_OP_UPLOAD_KEEP:
+        return ((const struct wire_upload_keep_req *)req)->handle;
+    case WIRE_OP_UPLOAD_KEEP_PART:
+        return ((const struct wire_upload_keep_part_req *)req)->handle;
     default:
         return 0;
     }
@@ -100,6 +104,8 @@ int scratch_call_local(struct object_session *ses, uint32_t op, const void *req,
         HANDLE_OP(PUT_COMMIT, put_commit)
         HANDLE_OP(PUT_ABORT, put_abort)
         HANDLE_OP(PUT_ROOM, put_room)
+        HANDLE_OP(UPLOAD_KEEP, upload_keep)
+        HANDLE_OP(UPLOAD_KEEP_PART, upload_keep_part)
 #undef HANDLE_OP
     default:
         return on_bucket(ses, op, req, a, rep, e);

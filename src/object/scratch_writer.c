@@ -11,9 +11,11 @@
  *  2. The extent goes back to the pool unless it may have been named: a commit whose end is unknown looks.
  *  3. Bytes that the disk did not take once are never committed: the kernel tells that a single time, and
  * another sync would give 0.
+ *  4. The extent of an upload that is open (upload_here.h) is not given back: a record names it.
  */
 #include "object/back.h"
 #include "object/scratch_object_ops.h"
+#include "object/upload_here.h"
 
 #include "base/md5.h"
 #include "base/sys.h"
@@ -43,6 +45,10 @@ struct swriter {
     uint32_t via, flags;
     int fd;    /* of a staged one: O_RDWR; else -1 */
     int fault; /* what the first sync that failed gave; busy */
+
+    struct upload_here here; /* the upload that the extent is of; UPLOAD_KEEP */
+    struct id128 joined;     /* busy: the upload that the commit completes */
+    bool has_joined;
 
     struct ledger_claim claim; /* busy: room for the whole extent, in a bucket with a quota */
     uint64_t pending;          /* busy: of those, what PUT_ROOM has granted and is not written */
@@ -74,9 +80,13 @@ void swriter_unref(struct swriter *w)
         return;
     if (w->fd >= 0)
         (void)close(w->fd);
+    bool stays = upload_here_leave(w->service, &w->here);
     if (w->hard) {
         hard_end_writing(w->hard);
-        hard_give_back(w->hard);
+        if (stays)
+            hard_unref(w->hard);
+        else
+            hard_give_back(w->hard);
     }
     ledger_end(w->node->ledger, &w->claim);
     (void)atomic_fetch_sub(&w->service->writers, 1);
@@ -261,6 +271,109 @@ int op_scratch_put_open(struct scratch_op *o, const struct wire_put_open_req *re
     return 0;
 }
 
+/* ---- uploads ---- */
+
+static int keep_upload(struct swriter *w, struct slice tag, struct id128 *ret_id, struct err *e)
+{
+    if (w->fd < 0 || w->has_joined || upload_here_is_open(w->service, &w->here))
+        return err_set(e, -EINVAL, "an upload is made of a file that is written through a descriptor, once");
+    struct upload_record u = {
+        .key = w->key, .content_type = w->put.content_type, .meta = w->put.meta, .tag = tag};
+    int r = upload_here_begin(w->service, &w->here, w->bucket->id, w->hard, &u, e);
+    *ret_id = u.id;
+    return r;
+}
+
+static int join_upload(struct swriter *w, struct slice id, struct arena *a, struct err *e)
+{
+    struct upload_record u = {0};
+    int r = upload_here_find(w->service, w->bucket, w->key, id, a, &u, e);
+    w->joined = u.id;
+    w->has_joined = r == 0;
+    return r;
+}
+
+int op_scratch_upload_keep(struct object_session *ses, const struct wire_upload_keep_req *req,
+                           struct arena *a, struct wire_upload_keep_rep *rep, struct err *e)
+{
+    char text[ID_TEXT_SIZE];
+    struct id128 id = {0};
+    struct swriter *w = get(ses, req->handle, e);
+    if (!w)
+        return -EBADF;
+    int r = req->id.n > 0 ? join_upload(w, req->id, a, e) : keep_upload(w, req->tag, &id, e);
+    leave(w, /* ended= */ false);
+    swriter_unref(w);
+    id_text(id, text);
+    if (r == 0)
+        rep->id = req->id.n > 0 ? req->id : slice_str(arena_str(a, slice_str(text)));
+    return r;
+}
+
+/* Not busy: parts share their syncs, and a part is told of when the handle's commit cannot have begun. */
+int op_scratch_upload_keep_part(struct object_session *ses, const struct wire_upload_keep_part_req *req,
+                                struct arena *a, struct wire_upload_keep_part_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    struct swriter *w = session_get(ses, HANDLE_SWRITE, req->handle, e);
+    if (!w)
+        return -EBADF;
+    int r = upload_here_keep_part(w->service, &w->here, w->hard, req, e);
+    swriter_unref(w);
+    return r;
+}
+
+/* What is on disk already counts in the quota, also where that is less by now. */
+static int resume(struct swriter *w, const struct upload_record *u, struct err *e)
+{
+    struct hard *h = NULL;
+    uint64_t bytes = 0;
+    int r = hard_find(w->node->store, u->location, &h, e);
+    if (r < 0)
+        return r;
+    r = hard_begin_writing(h, e);
+    if (r < 0) {
+        hard_unref(h);
+        return r;
+    }
+    w->hard = h;
+    w->fd = hard_open_fd(h, O_RDWR);
+    if (w->fd < 0)
+        return err_errno(e, w->fd, "open the file of an upload for writing");
+    if (on_disk(h, &bytes, NULL) == 0)
+        (void)cover(w, bytes, NULL);
+    return 0;
+}
+
+int op_scratch_upload_resume(struct scratch_op *o, const struct wire_upload_resume_req *req, struct arena *a,
+                             struct wire_upload_resume_rep *rep, struct err *e)
+{
+    struct object_service *s = o->session->service;
+    struct upload_record u;
+    int r = upload_here_find(s, o->bucket, req->key, req->id, a, &u, e);
+    if (r < 0)
+        return r;
+    const struct wire_put_open_req q = {.bucket = req->bucket,
+                                        .key = u.key,
+                                        .size = UINT64_MAX,
+                                        .content_type = u.content_type,
+                                        .meta = u.meta,
+                                        .via = WIRE_VIA_S3,
+                                        .flags = WIRE_STAGED};
+    struct swriter *w = swriter_new(o, &q);
+    r = upload_here_adopt(s, &w->here, o->bucket->id, u.id, e);
+    if (r == 0)
+        r = resume(w, &u, e);
+    if (r == 0)
+        r = session_put(o->session, HANDLE_SWRITE, w, &rep->handle);
+    if (r < 0) {
+        swriter_unref(w);
+        return r;
+    }
+    rep->fd = w->fd;
+    return 0;
+}
+
 /* ---- PUT_WRITE ---- */
 
 static int put_write(struct swriter *w, const struct wire_put_write_req *q, struct err *e)
@@ -353,8 +466,9 @@ static int extent_to_name(struct swriter *w, const struct wire_put_commit_req *q
 {
     struct hard *h = NULL;
     struct stat st;
-    if (w->fault < 0)
-        return err_errno(e, w->fault, "an earlier commit failed");
+    int fault = w->fault < 0 ? w->fault : upload_here_fault(w->service, &w->here);
+    if (fault < 0)
+        return err_errno(e, fault, "an earlier commit failed, or the file of the upload");
     int r = check_commit(w, q, &st, e);
     if (r < 0)
         return r;
@@ -431,6 +545,22 @@ static int commit_link(struct swriter *w, const struct wire_put_commit_req *q, s
     return r;
 }
 
+/* The upload that becomes the object, when there is one: as it is remembered from then on. */
+static bool fill_upload(struct swriter *w, const struct wire_put_commit_req *q, const struct scratch_put *p,
+                        struct upload_record *ret)
+{
+    bool is_own = upload_here_is_open(w->service, &w->here);
+    *ret = (struct upload_record){.id = is_own ? w->here.id : w->joined,
+                                  .completed = true,
+                                  .at_ns = p->now_ns,
+                                  .key = w->key,
+                                  .content_type = p->content_type,
+                                  .meta = p->meta,
+                                  .tag = q->checksum,
+                                  .etag = p->etag};
+    return is_own || w->has_joined;
+}
+
 /* Names the extent. *ret_named: the object has it, or may have it; also after a failure. */
 static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_commit_req *q,
                        struct arena *a, struct scratch_inode *ret, bool *ret_named, struct err *e)
@@ -441,6 +571,7 @@ static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_
     struct scratch_orphans orphans = {0};
     uint8_t location[HARD_LOCATION_BYTES];
     struct scratch_put p = w->put;
+    struct upload_record done;
     *ret_named = false;
     p.ttl_ms = w->bucket->p.object_ttl;
     p.now_ns = sys->real_ns();
@@ -454,8 +585,12 @@ static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_
         return r;
     if (p.ino != 0 && p.etag.n > 0)
         p.parts = q->parts;
+    if (fill_upload(w, q, &p, &done))
+        p.upload = &done;
     r = scratch_put(n->names, &call, w->key, &p, a, ret, &orphans, e);
     snode_free_orphans(n, &orphans);
+    if (r == 0 && p.upload)
+        upload_here_ended(w->service, w->bucket->id, done.id);
     struct scratch_inode x;
     if (r < 0 && h && p.ino != 0) {
         int look = scratch_getattr(n->names, call.bucket, p.ino, a, &x, NULL);

@@ -61,6 +61,7 @@ static uint64_t opened_by(uint32_t op, const void *rep, uint32_t *ret_close)
         X(WATCH, watch, CLOSE)
         X(PUT_OPEN, put_open, PUT_ABORT)
         X(UPLOAD_PART, upload_part, UPLOAD_END)
+        X(UPLOAD_RESUME, upload_resume, PUT_ABORT)
         X(TREE_CREATE, tree_create, CLOSE)
         X(TREE_OPEN, tree_open, CLOSE)
 #undef X

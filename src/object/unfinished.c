@@ -12,6 +12,7 @@
 #include "base/le.h"
 #include "base/log.h"
 #include "base/md5.h"
+#include "base/quit.h"
 #include "base/sys.h"
 
 #define MAGIC        0x756e6669u
@@ -187,10 +188,15 @@ void unfinished_watch(struct unfinished *t, struct upstream *u)
 
 /* ---- what is left ---- */
 
+/* Nobody waits long for a service that says nothing: it is tried again later. */
+static atomic_bool is_impatient = true;
+
 int unfinished_tidy(struct unfinished *t, struct upstream *u)
 {
+    struct quit _cleanup_(quit_leave) soon = {.soon = &is_impatient};
     struct entry *x;
     int r = 0;
+    quit_enter(&soon);
     while (r == 0 && origin_has_uploads(u->origin) && (x = take(t, u->origin->place, SLICE_NULL))) {
         struct err e = {0};
         upstream_charge_request(u);

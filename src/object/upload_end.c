@@ -17,6 +17,7 @@
  * Failure modes: what cannot be aborted at the origin stays, is logged, and is tried again.
  */
 #include "object/back_internal.h"
+#include "object/upload_here.h"
 #include "object/upload_table.h"
 
 #include "base/log.h"
@@ -292,6 +293,8 @@ static int ending_begin(struct ending *x, struct object_service *s, struct slice
     int r = bucket_find(s->buckets, bucket, &b, e);
     if (r == 0)
         r = upload_open_record(s, b, key, id, x->arena, &x->record, e);
+    if (r == 0 && x->record.location.n > 0)
+        r = err_set(e, -ENOENT, "the parts of the upload are here");
     if (r == 0)
         r = object_upstream(s, bucket, &x->upstream, e);
     if (r < 0)
@@ -358,12 +361,34 @@ static int abort_upload(struct ending *x, bool patient, struct err *e)
     return r;
 }
 
+/* *ret_here: the upload is here, or was completed; else it is the origin's. */
+static int abort_here(struct object_service *s, const struct wire_upload_abort_req *q, bool *ret_here,
+                      struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(RECORD_ARENA);
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    struct upload_record u = {0};
+    int r = bucket_find(s->buckets, q->bucket, &b, e);
+    if (r == 0)
+        r = upload_open_record(s, b, q->key, q->id, a, &u, e);
+    if (r < 0)
+        return r;
+    *ret_here = u.completed || u.location.n > 0;
+    if (u.completed)
+        return err_set(e, -ENOENT, "the upload was completed");
+    return *ret_here ? upload_here_abort(s, b->id, &u, e) : 0;
+}
+
 int op_upload_abort(struct object_session *ses, const struct wire_upload_abort_req *req, struct arena *a,
                     struct wire_upload_abort_rep *rep, struct err *e)
 {
     (void)a, (void)rep;
+    bool is_here = false;
+    int r = abort_here(ses->service, req, &is_here, e);
+    if (r < 0 || is_here)
+        return r;
     struct ending _cleanup_(ending_fini) x;
-    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, upload_slot_stop, e);
+    r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, upload_slot_stop, e);
     if (r == 0 && x.record.completed)
         r = err_set(e, -ENOENT, "the upload was completed");
     return r == 0 ? abort_upload(&x, /* patient= */ true, e) : r;
@@ -398,6 +423,8 @@ static int note_stale(void *arg, uint64_t bucket_id, const struct upload_record 
 {
     struct stale *t = arg;
     _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(t->service->buckets, bucket_id);
+    if (u->location.n > 0 && b) /* the front end knows who works on it */
+        return 0;
     uint64_t kept_ns = u->completed ? COMPLETED_KEPT_S * 1000000000ull : b ? b->p.upload_expiry * 1000000 : 0;
     if (u->at_ns + kept_ns >= t->now_ns || has_failed(t, bucket_id))
         return 0;

@@ -1,6 +1,6 @@
 /*
- * Uploads in parts to mirror buckets whose origin has them: create, parts, listings. Completing and ending is
- * in upload_end.c.
+ * Uploads in parts to mirror buckets whose origin has them: create, parts, listings, these also of those that
+ * are here (upload_here.h). Completing and ending is in upload_end.c.
  *
  * Invariants:
  *  1. The control store knows an upload before its creation is acknowledged, and a part before the part is:
@@ -210,8 +210,8 @@ int op_upload_part(struct object_session *ses, const struct wire_upload_part_req
     int r = bucket_find(s->buckets, req->bucket, &b, e);
     if (r == 0)
         r = upload_open_record(s, b, req->key, req->id, own, &record, e);
-    if (r == 0 && record.completed)
-        r = err_set(e, -ENOENT, "the upload was completed");
+    if (r == 0 && (record.completed || record.location.n > 0))
+        r = err_set(e, -ENOENT, "the upload was completed, or its parts are here");
     if (r == 0)
         r = object_upstream(s, req->bucket, &u, e);
     if (r == 0)
@@ -286,7 +286,7 @@ struct page {
     struct buf *out;
     uint32_t n, max;
     bool truncated;
-    uint64_t bucket;
+    bool is_here; /* of which uploads */
 };
 
 static int add_part(void *arg, const struct upload_part_record *p)
@@ -296,7 +296,9 @@ static int add_part(void *arg, const struct upload_part_record *p)
                                 .size_bytes = p->size_bytes,
                                 .at_ns = p->at_ns,
                                 .etag = p->etag,
-                                .checksum = p->checksum};
+                                .checksum = p->checksum,
+                                .offset = p->offset,
+                                .slot_bytes = p->slot_bytes};
     page->truncated = page->n == page->max || wire_part_encode(&w, page->out) < 0;
     page->n += !page->truncated;
     return page->truncated;
@@ -313,6 +315,8 @@ int op_upload_parts(struct object_session *ses, const struct wire_upload_parts_r
     int r = bucket_find(s->buckets, req->bucket, &b, e);
     if (r == 0)
         r = upload_open_record(s, b, req->key, req->id, a, &u, e);
+    if (r == 0 && !u.completed && (u.location.n > 0) != ((req->flags & WIRE_STAGED) != 0))
+        r = err_set(e, -ENOENT, "the upload is open elsewhere");
     if (r == 0 && !u.completed)
         r = upload_each_part(s->config.control, b->id, u.id, req->after, add_part, &page, e);
     if (r < 0)
@@ -332,7 +336,7 @@ static int add_upload(void *arg, uint64_t bucket, const struct upload_record *u)
     struct page *page = arg;
     char id[ID_TEXT_SIZE];
     (void)bucket;
-    if (u->completed)
+    if (u->completed || (u->location.n > 0) != page->is_here)
         return 0;
     id_text(u->id, id);
     const struct wire_upload w = {.id = slice_str(id), .key = u->key, .created_ns = u->at_ns};
@@ -347,7 +351,7 @@ int op_upload_list(struct object_session *ses, const struct wire_upload_list_req
     struct object_service *s = ses->service;
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
     _cleanup_buf_ struct buf out = BUF_INIT(PAGE_BYTES);
-    struct page page = {.out = &out, .max = LIST_PAGE_MAX};
+    struct page page = {.out = &out, .max = LIST_PAGE_MAX, .is_here = req->flags & WIRE_STAGED};
     struct id128 after;
     int r = bucket_find(s->buckets, req->bucket, &b, e);
     if (r == 0 && req->after.n > 0 && id_parse(req->after, &after) < 0)

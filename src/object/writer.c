@@ -9,6 +9,10 @@
  * on the disk once, and synced once. Its MD5, which is the ETag, is computed while it is written, or comes
  * with the commit.
  *
+ * The parts of an upload that the origin cannot take as such are written to a hard extent as well, through a
+ * descriptor (WIRE_LASTING, upload_here.h): it outlives the node. What it becomes at the origin is cached by
+ * another name of that file.
+ *
  * Invariants:
  *  1. The origin never gets the last byte of a streamed body before commit: what was not committed never
  * becomes an object, whatever happens to the writer.
@@ -17,13 +21,15 @@
  * acknowledged; from then on no open can find what was there before. Neither is done when another change of
  * the key overlapped (mirror_generation): which of the two the origin has is then asked.
  *  4. One operation at a time runs on a writer (busy), and none after its last commit (ended).
- *  5. A hard extent that a record may name is neither written to nor given back.
+ *  5. A hard extent that a record may name is neither written to nor given back, whether that is a record of
+ * write-back or of an upload that is open.
  *  6. Of a file that the disk did not take nothing is committed any more, nor kept: the kernel tells that
  * once, another sync would give 0, and its pages may be as they were before (fault).
  */
 #include "object/back.h"
 #include "object/object_internal.h"
 #include "object/stranded.h"
+#include "object/writer_internal.h"
 
 #include "base/hasher.h"
 #include "base/log.h"
@@ -36,7 +42,6 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-#define WRITER_MAGIC     0x77726974u
 #define STREAM_MIN_BYTES (4 * MIB)  /* smaller bodies are uploaded at commit: not worth a thread */
 #define WRITER_ARENA     (32 * KIB) /* strings of the request, whose sizes are checked */
 #define ANSWER_ARENA     (64 * KIB)
@@ -51,52 +56,6 @@
 #define KEEP_COUNTS      3           /* of what buckets keep, for which a write waits that finds no room */
 #define STACK_BYTES      (512 * KIB)
 #define ENTRY_KEY_MAX    (ORIGIN_KEY_MAX_BYTES + 8)
-
-struct writer {
-    uint32_t magic;
-    _Atomic uint32_t refs;
-    struct object_service *service;
-    struct upstream *upstream;
-    struct extent *extent; /* NULL with is_back */
-    struct arena *arena;   /* strings of the request */
-    struct origin_put put;
-    char *meta;    /* of `put`, when a commit brought it */
-    uint64_t size; /* announced, or UINT64_MAX */
-    uint32_t via;
-    bool streaming, staged; /* staged: the caller writes through a descriptor */
-    bool is_unmapped;       /* as the commit that runs said: WIRE_UNMAPPED */
-    bool is_back;           /* bytes go to a hard extent: write=back, and not staged */
-    bool brings_md5;        /* with the commit */
-    pthread_t uploader;
-    const struct quit *quit; /* of who opened it: the session's, which outlives it */
-    atomic_bool cancel;
-
-    struct lock lock; /* covers what follows */
-    struct cond moved;
-    uint64_t written;   /* bytes put in order so far */
-    uint64_t body_size; /* what is being uploaded */
-    bool final, started, joined;
-    int result;
-    struct err err;
-    bool busy, ended;
-
-    /* The operation that runs (busy): */
-    bool uploaded; /* the origin has the first body_size bytes of the file as of `uploaded_stat` */
-    struct stat uploaded_stat;
-    struct origin_file file; /* as which it was uploaded last */
-    bool was_live;           /* it was kept once while it could be changed */
-    struct hard *hard;       /* of is_back, from the first byte on */
-    bool is_writing;         /* to it: hard_begin_writing */
-    bool is_named;           /* a record names it, or may */
-    int fault;               /* of the sync that failed first; 0: none did */
-    bool hashes;             /* md5 is that of the bytes put in order so far */
-    struct hasher_stream md5;
-    uint64_t confirmed_ns; /* real time before it was sent */
-    uint64_t generation;   /* of the key, as our own last change made it */
-    bool answer_is_own;    /* the answer tells of what we sent: not of what was found there later */
-    struct arena *answer_arena;
-    struct origin_attr answer;
-};
 
 /* Of the file that has the bytes; -1: there are none yet. */
 static int file_of(const struct writer *w)
@@ -190,8 +149,7 @@ static void writer_stop(struct writer *w)
     join_uploader(w);
 }
 
-/* Nobody writes to the hard extent from now on. */
-static void end_writing(struct writer *w)
+void writer_end_writing(struct writer *w)
 {
     if (w->is_writing)
         hard_end_writing(w->hard);
@@ -200,8 +158,11 @@ static void end_writing(struct writer *w)
 
 static void let_go(struct writer *w)
 {
-    end_writing(w);
-    if (w->is_named)
+    bool stays = upload_here_leave(w->service, &w->here);
+    if (w->fd >= 0)
+        (void)close(w->fd);
+    writer_end_writing(w);
+    if (w->is_named || stays)
         hard_unref(w->hard);
     else if (w->hard)
         hard_give_back(w->hard);
@@ -244,9 +205,8 @@ static void take_digests(struct origin_put *p, struct slice meta, struct arena *
     p->whole = has_sha256 || has_md5;
 }
 
-/* is_here: by this process, so that its word on the MD5 is as good as ours. */
-static struct writer *writer_new(struct object_service *s, struct upstream *u, bool is_here,
-                                 const struct wire_put_open_req *q)
+struct writer *writer_new(struct object_service *s, struct upstream *u, bool is_here,
+                          const struct wire_put_open_req *q)
 {
     struct writer *w = calloc(1, sizeof(*w));
     assert(w);
@@ -260,9 +220,10 @@ static struct writer *writer_new(struct object_service *s, struct upstream *u, b
     w->quit = quit_here();
     w->via = q->via;
     w->staged = q->flags & WIRE_STAGED;
-    w->is_back = !w->staged && u->bucket->p.write == BUCKET_WRITE_BACK;
-    w->brings_md5 = w->is_back && is_here && q->flags & WIRE_ETAG;
-    w->hashes = w->is_back && !w->brings_md5;
+    w->fd = -1;
+    w->is_hard = w->staged ? q->flags & WIRE_LASTING : u->bucket->p.write == BUCKET_WRITE_BACK;
+    w->brings_md5 = w->is_hard && !w->staged && is_here && q->flags & WIRE_ETAG;
+    w->hashes = w->is_hard && !w->staged && !w->brings_md5;
     hasher_stream_init(&w->md5, w->hashes && w->size >= BESIDE_MIN_BYTES ? s->hasher : NULL);
     w->put = (struct origin_put){
         .key = arena_dup(w->arena, q->key),
@@ -288,9 +249,7 @@ static bool take_turn(struct writer *w)
     return w->busy;
 }
 
-/* The writer of a handle, with the right to run an operation on it: writer_leave, then writer_unref. NULL:
- * there is none, or it has ended. */
-static struct writer *writer_enter(struct object_session *ses, uint64_t handle, struct err *e)
+struct writer *writer_enter(struct object_session *ses, uint64_t handle, struct err *e)
 {
     struct writer *w = session_get(ses, HANDLE_WRITE, handle, e);
     if (!w || take_turn(w))
@@ -301,7 +260,7 @@ static struct writer *writer_enter(struct object_session *ses, uint64_t handle, 
     return NULL;
 }
 
-static void writer_leave(struct writer *w, bool ended)
+void writer_leave(struct writer *w, bool ended)
 {
     LOCK_SCOPE(&w->lock);
     w->busy = false;
@@ -344,10 +303,20 @@ static int begin_writing(struct writer *w, struct err *e)
     return r;
 }
 
+int writer_begin_staged(struct writer *w, struct err *e)
+{
+    int r = begin_writing(w, e);
+    if (r == 0)
+        w->fd = hard_open_fd(w->hard, O_RDWR);
+    return r == 0 && w->fd < 0 ? err_errno(e, w->fd, "open the file for writing") : r;
+}
+
 /* A file for the bytes, with room for those that are announced. ERR_NOT_ADMITTED: there is none now. */
 static int begin_file(struct writer *w, uint64_t hint, struct err *e)
 {
-    if (w->is_back) {
+    if (w->is_hard && w->staged)
+        return writer_begin_staged(w, e);
+    if (w->is_hard) {
         int r = hint > 0 ? begin_writing(w, e) : 0;
         return r == 0 && hint > 0 ? hard_reserve(w->hard, MIN(hint, (uint64_t)AHEAD_MAX)) : r;
     }
@@ -410,7 +379,7 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
         return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     struct writer *w = writer_new(ses->service, u, !ses->is_remote, req);
     r = stage(w, e);
-    bool streams = !w->staged && !w->is_back;
+    bool streams = !w->staged && !w->is_hard;
     if (r == 0 && streams && req->size != UINT64_MAX && req->size >= STREAM_MIN_BYTES) {
         w->streaming = atomic_fetch_add(&ses->service->streams, 1) < STREAMS_MAX;
         if (!w->streaming)
@@ -428,7 +397,7 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
         return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     }
     rep->handle = handle;
-    rep->fd = w->staged ? extent_fd(w->extent) : -1;
+    rep->fd = w->fd >= 0 ? w->fd : w->staged ? extent_fd(w->extent) : -1;
     return 0;
 }
 
@@ -476,7 +445,7 @@ static int put_write(struct writer *w, const struct wire_put_write_req *q, struc
         return failed;
     if (w->streaming && !ordered)
         return err_set(e, -EINVAL, "write at %" PRIu64 " out of order", q->offset);
-    int r = w->is_back ? write_hard(w, q, ordered, e) : write_staged(w, q, e);
+    int r = w->is_hard ? write_hard(w, q, ordered, e) : write_staged(w, q, e);
     if (r < 0)
         return r;
     LOCK_SCOPE(&w->lock);
@@ -546,8 +515,9 @@ static bool know_md5(struct writer *w, const struct wire_put_commit_req *q, uint
 static int finish_hard(struct writer *w, uint64_t size, struct err *e)
 {
     struct stat st;
-    if (w->fault < 0) /* the kernel tells it once, and another sync would give 0 */
-        return err_errno(e, w->fault, "an earlier commit failed");
+    int fault = w->fault < 0 ? w->fault : upload_here_fault(w->service, &w->here);
+    if (fault < 0) /* the kernel tells it once, and another sync would give 0 */
+        return err_errno(e, fault, "an earlier commit failed, or the file of the upload");
     int r = hard_stat(w->hard, &st);
     if (r < 0)
         return err_errno(e, r, "state of the file");
@@ -557,8 +527,8 @@ static int finish_hard(struct writer *w, uint64_t size, struct err *e)
     }
     if (r == 0)
         r = w->fault = hard_sync(w->hard, e);
-    if (r == 0)
-        end_writing(w);
+    if (r == 0 && !w->staged) /* else more may be written after a failure; nobody does now */
+        writer_end_writing(w);
     return r;
 }
 
@@ -566,6 +536,7 @@ static int finish_hard(struct writer *w, uint64_t size, struct err *e)
 static int upload_hard(struct writer *w, const struct origin_put *put, const struct wire_put_commit_req *q,
                        struct err *e)
 {
+    struct upload_record done;
     w->file = (struct origin_file){0};
     if (!w->is_named && q->size > 0 && !(q->flags & WIRE_KEEP)) {
         int r = finish_hard(w, q->size, e);
@@ -573,9 +544,11 @@ static int upload_hard(struct writer *w, const struct origin_put *put, const str
             return r;
         w->file.hard = w->hard;
         w->file.has_md5 = know_md5(w, q, w->file.md5);
+        w->file.upload = writer_fill_upload(w, q, &done) ? &done : NULL;
     }
     int r = upload(w, put, q->size, e);
     w->is_named |= w->file.is_kept;
+    w->file.upload = NULL;
     return r;
 }
 
@@ -585,7 +558,7 @@ static int upload_file(struct writer *w, const struct origin_put *put, const str
                        struct err *e)
 {
     bool may_change = q->flags & WIRE_KEEP;
-    if (w->is_back)
+    if (w->is_hard)
         return upload_hard(w, put, q, e);
     struct extent *x = w->was_live && may_change ? NULL : w->extent;
     w->file = (struct origin_file){.extent = x, .may_change = may_change};
@@ -719,7 +692,9 @@ static int sync_staged(struct writer *w, bool whole, struct err *e)
     int fd = file_of(w);
     if (w->fault < 0)
         return err_errno(e, w->fault, "what was written earlier to the staged file");
-    if (whole || !w->is_unmapped) {
+    if (w->hard) {
+        w->fault = upload_here_sync(w->service, &w->here, w->hard, NULL);
+    } else if (whole || !w->is_unmapped) {
         w->fault = sys->fdatasync(fd);
     } else {
         w->fault = sys_take_fault(fd, /* waits= */ false);
@@ -750,7 +725,7 @@ static int file_state(struct writer *w, uint64_t size, bool whole, struct stat *
     if (w->staged && now_ns >= changed_ns && now_ns - changed_ns < TICK_NS)
         sys->sleep_ns(TICK_NS - (now_ns - changed_ns));
     if (w->staged) /* waits for the file's lock, and finds nothing behind its end */
-        (void)sys->lseek(extent_fd(w->extent), INT64_MAX, SEEK_DATA);
+        (void)sys->lseek(fd, INT64_MAX, SEEK_DATA);
     return 0;
 }
 
@@ -839,6 +814,9 @@ static int commit(struct writer *w, const struct wire_put_commit_req *q, struct 
         (void)forget_key(w); /* what was read meanwhile may be from before or after */
         return r;
     }
+    writer_complete_upload(w, q);
+    if (!(q->flags & WIRE_KEEP))
+        writer_stage_upload(w, q->size);
     struct attr attr = committed_attr(w, q);
     make_current(w, q->flags & WIRE_KEEP, &attr);
     attr_to_wire(&attr, a, ret);
@@ -875,7 +853,7 @@ static ssize_t staged_read(void *arg, void *p, size_t n, uint64_t offset)
 static int strand(struct writer *w, const struct wire_strand_req *q, struct err *e)
 {
     struct stat now;
-    if (!w->staged || q->base.n > ORIGIN_ETAG_MAX)
+    if (!w->staged || !w->extent || q->base.n > ORIGIN_ETAG_MAX)
         return err_set(e, -EINVAL, "only what is written through a descriptor can be kept");
     int r = object_check_meta(q->meta, e);
     if (r == 0)

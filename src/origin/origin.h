@@ -164,12 +164,14 @@ typedef int (*origin_sink_fn)(void *arg, const struct origin_attr *attr, const v
  * staged one does not ask for the body's MD5 as ETag. */
 struct extent;
 struct hard;
+struct upload_record; /* namespace/upload.h */
 struct origin_file {
     struct extent *extent; /* staged (store/store.h); NULL: its bytes must be copied */
     bool may_change;       /* somebody may go on writing to it */
     struct hard *hard;     /* instead: synced, and nobody writes to it (store/hard.h) */
     bool has_md5;          /* of `hard` */
     uint8_t md5[16];
+    const struct upload_record *upload; /* of `hard`: who records it completes that with it; NULL: none */
     bool is_kept; /* set by who did that, or may have; `hard` is not the caller's then */
 };
 

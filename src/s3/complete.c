@@ -283,6 +283,8 @@ static int assemble(struct complete *c, struct err *e)
     if (status)
         return err_errno(e, status, "write of the parts to the cache's disk");
     status = sink_open(&c->second, UINT64_MAX, e);
+    if (status == 0 && own->upload[0])
+        status = sink_join(&c->second, own->upload, e);
     if (status == 0)
         status = sink_room(&c->second, 0, c->total, e);
     for (size_t i = 0; i < c->n && status == 0; i++) {
@@ -471,7 +473,7 @@ static enum s3_error prepare(struct complete *c)
     make_list(c);
     c->second.open.bucket = r->bucket;
     c->second.open.key = r->key;
-    c->second.open.flags = WIRE_STAGED;
+    c->second.open.flags = WIRE_STAGED | WIRE_LASTING;
     c->second.open.content_type = upload_content_type(c->upload);
     c->second.open.meta = upload_meta(c->upload);
     if (lies_in_order(c) && !c->second.open.if_none_match && !c->second.open.if_match.n &&

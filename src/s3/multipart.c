@@ -6,8 +6,8 @@
  * else they lie on this node until the upload is completed (uploads.c). Its id tells: what the second does
  * not know is looked for in the first.
  *
- * 1. A part is acknowledged, with the MD5 of its bytes as ETag, only after its body was verified and written,
- * or acknowledged by the origin.
+ * 1. A part is acknowledged, with the MD5 of its bytes as ETag, only after its body was verified, and is on
+ * disk with its record, or acknowledged by the origin.
  * 2. No object is there before the upload is completed.
  */
 #include "s3/parts.h"
@@ -28,25 +28,31 @@ static enum s3_error create_here(struct s3_request *r, struct slice type, struct
 {
     const struct slice bucket = buckets_identity(r->s3, r->bucket, r->arena);
     struct slice etag = SLICE_NULL;
+    char tag[UPLOADS_TAG_SIZE];
     struct sink sink;
     struct err e = {0};
     enum s3_error error;
+    bool opaque;
     int status;
 
     if (bucket.n == 0)
         return S3_ERR_NO_SUCH_BUCKET;
     (void)buckets_property(r, r->bucket, "etag", &etag);
+    opaque = slice_eq_str(etag, "opaque");
     sink_init(&sink, r->s3);
     sink.open.bucket = r->bucket;
     sink.open.key = r->key;
-    sink.open.flags = WIRE_STAGED;
+    sink.open.flags = WIRE_STAGED | WIRE_LASTING;
     sink.open.content_type = type;
     sink.open.meta = meta;
     sink.ttl_ms = put_ttl_ms(r);
     status = sink_open(&sink, UINT64_MAX, &e);
+    if (status == 0)
+        status = sink_keep(&sink, slice_str(uploads_tag(sums, opaque, sink.ttl_ms, tag)), &e);
     error = status ? reply_failed(r, status, &e)
-                   : uploads_add(r->s3->uploads, bucket, r->key, sums, slice_eq_str(etag, "opaque"), &sink,
-                                 ret_id);
+                   : uploads_add(r->s3->uploads, bucket, r->key, sums, opaque, &sink, ret_id);
+    if (error && sink.upload[0]) /* a record that stays ends by itself */
+        (void)uploads_unkeep(r->s3, r->bucket, r->key, sink.upload, NULL);
     if (error)
         sink_fini(&sink);
     if (!error && !slice_eq(bucket, buckets_identity(r->s3, r->bucket, r->arena))) {
@@ -153,7 +159,7 @@ static enum s3_error begin_here(struct part_write *p, uint32_t number, uint64_t 
         return error;
     error = take_room(p, size);
     if (error)
-        upload_part_end(p->upload, &p->region, /* ok= */ false, p->digest, NULL);
+        (void)upload_part_end(p->upload, &p->region, /* ok= */ false, p->digest, NULL, NULL);
     return error;
 }
 
@@ -262,8 +268,13 @@ static enum s3_error end(struct part_write *p, enum s3_error error, struct slice
         memcpy(p->sum, p->body->plan.value, n_sum);
     checksum_fini(&p->own);
     if (p->upload) {
+        struct err e = {0};
+        int status;
+
         give_room_back(p);
-        upload_part_end(p->upload, &p->region, !error, p->digest, n_sum ? p->sum : NULL);
+        status = upload_part_end(p->upload, &p->region, !error, p->digest, n_sum ? p->sum : NULL, &e);
+        if (status)
+            error = status == -ENOENT ? S3_ERR_NO_SUCH_UPLOAD : reply_failed(p->r, status, &e);
         upload_unref(p->upload);
     } else {
         enum s3_error ended = parts_end(&p->part, !error, p->digest, slice_of(p->sum, n_sum));

@@ -67,6 +67,7 @@ struct s3 *s3_new(const struct s3_config *config)
     object_on_bucket_removed(s->objects, buckets_removed, s);
     auth_keys_init(&s->keys, find_secret, s, slice_str(s->region));
     reply_prepare_metrics(s);
+    uploads_resume(s->uploads);
     s->pulser = pulser_start();
     s->documents = budget_new(config->documents_bytes);
     atomic_init(&s->beyond_documents, false);

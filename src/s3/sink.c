@@ -65,6 +65,65 @@ int sink_room(const struct sink *k, uint64_t back, uint64_t least, struct err *e
     return object_put_room(k->s3->session, &req, a, &rep, e);
 }
 
+int sink_keep(struct sink *k, struct slice tag, struct err *e)
+{
+    struct wire_upload_keep_req req = {.handle = k->handle, .tag = tag};
+    struct wire_upload_keep_rep rep;
+    int status = object_upload_keep(k->s3->session, &req, k->arena, &rep, e);
+
+    if (status == 0) {
+        assert(rep.id.n == sizeof k->upload - 1);
+        memcpy(k->upload, rep.id.p, rep.id.n);
+        k->upload[rep.id.n] = 0;
+    }
+    arena_clear(k->arena);
+    return status;
+}
+
+int sink_join(struct sink *k, const char *upload, struct err *e)
+{
+    struct wire_upload_keep_req req = {.handle = k->handle, .id = slice_str(upload)};
+    struct wire_upload_keep_rep rep;
+    int status = object_upload_keep(k->s3->session, &req, k->arena, &rep, e);
+
+    arena_clear(k->arena);
+    return status;
+}
+
+int sink_resume(struct sink *k, const char *upload, struct err *e)
+{
+    struct wire_upload_resume_req req = {
+        .bucket = k->open.bucket, .key = k->open.key, .id = slice_str(upload)};
+    struct wire_upload_resume_rep rep;
+    int status;
+
+    assert(k->handle == 0);
+    status = object_upload_resume(k->s3->session, &req, k->arena, &rep, e);
+    if (status == 0) {
+        k->handle = rep.handle;
+        k->fd = rep.fd;
+        (void)snprintf(k->upload, sizeof k->upload, "%s", upload);
+    }
+    arena_clear(k->arena);
+    return status;
+}
+
+int sink_keep_part(const struct sink *k, const struct wire_part *part, bool is_gone, struct err *e)
+{
+    struct wire_upload_keep_part_req req = {.handle = k->handle,
+                                            .number = part->number,
+                                            .size = part->size_bytes,
+                                            .offset = part->offset,
+                                            .slot_bytes = part->slot_bytes,
+                                            .etag = part->etag,
+                                            .checksum = part->checksum,
+                                            .flags = is_gone ? WIRE_CANCEL : 0};
+    struct wire_upload_keep_part_rep rep;
+    _cleanup_(arena_freep) struct arena *a = arena_new(CALL_ARENA_BYTES);
+
+    return object_upload_keep_part(k->s3->session, &req, a, &rep, e);
+}
+
 /* The metadata with an end that counts from now: the bytes may have taken long. */
 static int put_end(const struct sink *k, struct buf *ret)
 {

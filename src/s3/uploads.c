@@ -7,13 +7,14 @@
  *
  * 1. Two parts never share bytes of the file: a slot has one owner at a time, overflow regions are never
  * reused.
- * 2. A part counts only after all its bytes are written and verified; until then the older one of that number
- * does.
+ * 2. A part counts only after all its bytes are written and verified, and, of an upload that is kept, its
+ * record is durable; until then the older one of that number does. Bytes that a record may name are not
+ * written again.
  * 3. Nothing is written to the file between upload_close and upload_reopen, by parts at least.
  * 4. Who aborts an upload waits for no part: the file goes with the last one that still comes, which is told
  * to stop.
  */
-#include "s3/uploads.h"
+#include "s3/uploads_internal.h"
 
 #include "base/id.h"
 #include "base/log.h"
@@ -21,50 +22,8 @@
 #include "base/text.h"
 #include "origin/origin.h"
 
-#define UPLOAD_MAGIC 0x75706c64u
-#define WAIT_NS      1000000000ull
-#define CLOSE_NS     (60 * WAIT_NS) /* longest that the end of an upload waits for parts that still come */
-
-struct part {
-    struct upload_part p;
-    bool slot_taken;
-};
-
-struct upload {
-    uint32_t magic;
-    struct uploads *all;
-    char id[UPLOAD_ID_SIZE];
-    char *bucket, *key, *content_type, *meta;
-    struct part_sums sums;
-    bool opaque;
-    uint64_t created_ns;
-    struct sink sink;
-    int fault; /* of whoever has closed it: of the sync that failed */
-    /* Covered by all->lock: */
-    struct upload *next;
-    unsigned refs, active; /* active: parts being written */
-    bool closing, gone;
-    bool doomed;                                  /* its bucket was removed while it was being completed */
-    uint64_t touched_ns, part_bytes, overflow_at; /* touched_ns: monotonic, the wall clock may be set */
-    struct part *parts;                           /* sorted by number */
-    size_t n_parts, cap_parts;
-};
-
-struct done {
-    char id[UPLOAD_ID_SIZE];
-    struct upload_result result;
-    char *bucket, *key;
-};
-
-struct uploads {
-    struct s3 *s3;
-    struct lock lock; /* covers all below and the marked fields of uploads */
-    struct cond ended;
-    struct upload *list;
-    size_t n, n_parts;
-    struct done done[UPLOADS_DONE_MAX];
-    size_t next_done;
-};
+#define WAIT_NS  1000000000ull
+#define CLOSE_NS (60 * WAIT_NS) /* longest that the end of an upload waits for parts that still come */
 
 struct uploads *uploads_new(struct s3 *s3)
 {
@@ -78,10 +37,11 @@ struct uploads *uploads_new(struct s3 *s3)
     return u;
 }
 
-static void upload_free(struct upload *w)
+void upload_free(struct upload *w)
 {
     sink_fini(&w->sink);
     free(w->bucket);
+    free(w->name);
     free(w->key);
     free(w->content_type);
     free(w->meta);
@@ -144,16 +104,31 @@ void uploads_free(struct uploads *u)
     free(u);
 }
 
+/* After how long uploads to a bucket are idle. */
+struct expiry {
+    char *name;
+    uint64_t idle_ns;
+};
+
 /* What an upload must be to be dropped. */
 struct wanted {
-    struct slice bucket; /* of this one; else */
-    uint64_t before_ns;  /* nobody has it, and nobody touched it since */
+    struct slice bucket;           /* of this one; else */
+    const struct expiry *expiries; /* nobody has it, and nobody touched it for so long */
+    size_t n;
+    int64_t now_ns;
 };
+
+static bool is_idle(const struct upload *w, const struct wanted *x)
+{
+    for (size_t i = 0; i < x->n; i++)
+        if (strcmp(w->name, x->expiries[i].name) == 0)
+            return w->refs == 0 && x->now_ns - w->touched_ns > (int64_t)x->expiries[i].idle_ns;
+    return false;
+}
 
 static bool is_wanted(const struct upload *w, const struct wanted *x)
 {
-    return x->bucket.n > 0 ? slice_eq_str(x->bucket, w->bucket)
-                           : w->refs == 0 && w->touched_ns < x->before_ns;
+    return x->bucket.n > 0 ? slice_eq_str(x->bucket, w->bucket) : is_idle(w, x);
 }
 
 /* The first of those that nobody is completing, out of the table, with a reference. A completion that fails
@@ -174,9 +149,11 @@ static struct upload *take_locked(struct uploads *u, const struct wanted *x)
     return NULL;
 }
 
+/* The records of a bucket that was removed went with it. */
 static void drop_each(struct uploads *u, const struct wanted *x, const char *why)
 {
     for (;;) {
+        struct err e = {0};
         struct upload *w;
         {
             LOCK_SCOPE(&u->lock);
@@ -185,15 +162,47 @@ static void drop_each(struct uploads *u, const struct wanted *x, const char *why
         if (!w)
             return;
         log_info("s3", "multipart upload %s of the bucket with the number %s: %s", w->id, w->bucket, why);
+        if (w->is_kept && x->bucket.n == 0 &&
+            uploads_unkeep(u->s3, slice_str(w->name), slice_str(w->key), w->id, &e) < 0)
+            log_warn("s3", "multipart upload %s will be there again when the node starts: %s", w->id, e.text);
         upload_unref(w);
     }
 }
 
+/* The buckets that have uploads, each once; free() each name and all. */
+static struct expiry *list_buckets(struct uploads *u, size_t *ret_n)
+{
+    struct expiry *v;
+    size_t n = 0;
+
+    LOCK_SCOPE(&u->lock);
+    v = calloc(u->n + 1, sizeof *v);
+    if (!v)
+        abort();
+    for (const struct upload *w = u->list; w; w = w->next) {
+        size_t i = 0;
+
+        while (i < n && strcmp(v[i].name, w->name) != 0)
+            i++;
+        if (i == n)
+            v[n++].name = slice_dup(slice_str(w->name));
+    }
+    *ret_n = n;
+    return v;
+}
+
 void uploads_drop_idle(struct uploads *u)
 {
-    uint64_t now_ns = sys->mono_ns(), idle_ns = UPLOADS_IDLE_S * 1000000000ull;
+    size_t n;
+    struct expiry *v = list_buckets(u, &n);
 
-    drop_each(u, &(struct wanted){.before_ns = now_ns - MIN(now_ns, idle_ns)}, "idle for a day, forgotten");
+    for (size_t i = 0; i < n; i++)
+        v[i].idle_ns = u->s3 ? uploads_expiry_ns(u->s3, v[i].name) : UPLOADS_IDLE_S * 1000000000ull;
+    drop_each(u, &(struct wanted){.expiries = v, .n = n, .now_ns = (int64_t)sys->mono_ns()},
+              "idle for the bucket's upload_expiry, dropped");
+    for (size_t i = 0; i < n; i++)
+        free(v[i].name);
+    free(v);
 }
 
 void uploads_drop_bucket(struct uploads *u, struct slice bucket)
@@ -202,45 +211,61 @@ void uploads_drop_bucket(struct uploads *u, struct slice bucket)
     drop_each(u, &(struct wanted){.bucket = bucket}, "dropped with it");
 }
 
-enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
-                          const struct part_sums *sums, bool opaque, struct sink *sink,
-                          char ret_id[UPLOAD_ID_SIZE])
+struct upload *upload_new(struct uploads *u, const struct part_sums *sums, bool opaque)
 {
-    uint64_t now_ns = sys->mono_ns();
-    struct id128 id;
-    struct upload *w;
+    struct upload *w = calloc(1, sizeof *w);
 
-    assert(sink->handle && sink->fd >= 0);
-    uploads_drop_idle(u);
-    w = calloc(1, sizeof *w);
     if (!w)
         abort();
     w->magic = UPLOAD_MAGIC;
     w->all = u;
     w->sums = *sums;
     w->opaque = opaque;
+    w->sink.fd = -1;
+    return w;
+}
+
+enum s3_error uploads_link(struct uploads *u, struct upload *w, struct sink *sink)
+{
+    LOCK_SCOPE(&u->lock);
+    if (u->n == UPLOADS_MAX)
+        return S3_ERR_TOO_MANY_UPLOADS;
+    w->sink = *sink;
+    *sink = (struct sink){.fd = -1};
+    w->next = u->list;
+    u->list = w;
+    u->n++;
+    return S3_OK;
+}
+
+enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
+                          const struct part_sums *sums, bool opaque, struct sink *sink,
+                          char ret_id[UPLOAD_ID_SIZE])
+{
+    struct id128 id;
+    struct upload *w;
+    enum s3_error error;
+
+    assert(sink->handle && sink->fd >= 0);
+    uploads_drop_idle(u);
+    w = upload_new(u, sums, opaque);
     w->created_ns = sys->real_ns();
-    w->touched_ns = now_ns;
+    w->touched_ns = (int64_t)sys->mono_ns();
+    w->is_kept = sink->upload[0] != 0;
     id_new(&id);
     id_text(id, w->id);
-    {
-        LOCK_SCOPE(&u->lock);
-        if (u->n == UPLOADS_MAX) {
-            free(w);
-            return S3_ERR_TOO_MANY_UPLOADS;
-        }
-        w->bucket = slice_dup(bucket);
-        w->key = slice_dup(key);
-        w->content_type = slice_dup(sink->open.content_type);
-        w->meta = slice_dup(sink->open.meta);
-        w->sink = *sink;
-        *sink = (struct sink){.fd = -1};
-        w->next = u->list;
-        u->list = w;
-        u->n++;
-        memcpy(ret_id, w->id, UPLOAD_ID_SIZE);
-    }
-    return S3_OK;
+    if (w->is_kept)
+        memcpy(w->id, sink->upload, sizeof w->id);
+    w->bucket = slice_dup(bucket);
+    w->name = slice_dup(sink->open.bucket);
+    w->key = slice_dup(key);
+    w->content_type = slice_dup(sink->open.content_type);
+    w->meta = slice_dup(sink->open.meta);
+    memcpy(ret_id, w->id, UPLOAD_ID_SIZE);
+    error = uploads_link(u, w, sink); /* from now on it may go at any time */
+    if (error)
+        upload_free(w);
+    return error;
 }
 
 struct upload *uploads_find(struct uploads *u, struct slice id, struct slice bucket, struct slice key)
@@ -252,7 +277,7 @@ struct upload *uploads_find(struct uploads *u, struct slice id, struct slice buc
         if (!slice_eq_str(bucket, w->bucket) || !slice_eq_str(key, w->key))
             return NULL;
         w->refs++;
-        w->touched_ns = sys->mono_ns();
+        w->touched_ns = (int64_t)sys->mono_ns();
         return w;
     }
     return NULL;
@@ -299,7 +324,7 @@ static size_t search(const struct upload *w, uint32_t number)
     return from;
 }
 
-static struct part *record_locked(struct upload *w, uint32_t number)
+struct part *upload_record_locked(struct upload *w, uint32_t number)
 {
     size_t at = search(w, number);
 
@@ -328,6 +353,15 @@ static bool fits_slot(const struct upload *w, uint32_t number, uint64_t size)
     return size <= w->part_bytes && (number - 1) * w->part_bytes + size <= slots_end;
 }
 
+/* The first part's size is what slots are apart. */
+void upload_place_overflow_locked(struct upload *w, uint64_t slot_bytes)
+{
+    if (w->part_bytes > 0)
+        return;
+    w->part_bytes = slot_bytes;
+    w->overflow_at = MIN(slot_bytes * UPLOAD_PART_NUMBER_MAX, UPLOAD_OVERFLOW_BYTES);
+}
+
 void upload_part_etag(const uint8_t md5[16], bool opaque, char ret[UPLOAD_PART_ETAG_SIZE])
 {
     text_hex(md5, 16, ret);
@@ -343,13 +377,12 @@ enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size
     LOCK_SCOPE(&w->all->lock);
     if (w->closing || w->gone)
         return S3_ERR_NO_SUCH_UPLOAD;
-    part = record_locked(w, number);
+    if (w->broken)
+        return S3_ERR_INTERNAL;
+    part = upload_record_locked(w, number);
     if (!part)
         return S3_ERR_TOO_MANY_UPLOADS;
-    if (w->part_bytes == 0) {
-        w->part_bytes = size;
-        w->overflow_at = MIN(size * UPLOAD_PART_NUMBER_MAX, UPLOAD_OVERFLOW_BYTES);
-    }
+    upload_place_overflow_locked(w, size);
     *ret = (struct upload_region){.number = number, .size = size, .opaque = w->opaque};
     if (!part->slot_taken && fits_slot(w, number, size)) {
         part->slot_taken = ret->is_slot = true;
@@ -362,21 +395,39 @@ enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size
     return S3_OK;
 }
 
-void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16],
-                     const uint8_t *sum)
+/* Waits until no other part of that number is at it, so that the record is of the part that counts. */
+static int keep_part(struct upload *w, const struct upload_region *region, const uint8_t md5[16],
+                     const uint8_t *sum, struct err *e)
 {
+    uint64_t slot_bytes;
+
+    lock_take(&w->all->lock);
+    while (w->parts[search(w, region->number)].keeping)
+        cond_wait(&w->all->ended, &w->all->lock);
+    w->parts[search(w, region->number)].keeping = true;
+    slot_bytes = w->part_bytes;
+    lock_drop(&w->all->lock);
+    return upload_keep_part(w, region, slot_bytes, md5, sum, e);
+}
+
+int upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16],
+                    const uint8_t *sum, struct err *e)
+{
+    const bool keeps = ok && w->is_kept;
+    int status = keeps ? keep_part(w, region, md5, sum, e) : 0;
     struct part *part;
 
     LOCK_SCOPE(&w->all->lock);
     part = &w->parts[search(w, region->number)];
     assert(part->p.number == region->number && w->active > 0);
     w->active--;
-    w->touched_ns = sys->mono_ns();
+    w->touched_ns = (int64_t)sys->mono_ns();
+    part->keeping = part->keeping && !keeps;
     cond_broadcast(&w->all->ended);
-    if (!ok) {
+    if (!ok)
         part->slot_taken = part->slot_taken && !region->is_slot;
-        return;
-    }
+    if (!ok || status) /* after a failure there may be a record all the same: its place stays as it is */
+        return status;
     part->p.present = true;
     part->p.offset = region->offset;
     part->p.size = region->size;
@@ -386,6 +437,7 @@ void upload_part_end(struct upload *w, const struct upload_region *region, bool 
     part->p.has_sum = sum != NULL;
     if (sum)
         memcpy(part->p.sum, sum, checksum_bytes(w->sums.kind));
+    return 0;
 }
 
 bool upload_is_closing(struct upload *w)
@@ -458,12 +510,25 @@ enum s3_error upload_close(struct upload *w)
 
 enum s3_error upload_abort(struct upload *w)
 {
+    struct err e = {0};
+    int status = 0;
+
+    {
+        LOCK_SCOPE(&w->all->lock);
+        if (w->gone)
+            return S3_ERR_NO_SUCH_UPLOAD;
+        if (w->closing)
+            return S3_ERR_CONFLICT;
+        w->closing = true;
+    }
+    if (w->is_kept)
+        status = uploads_unkeep(w->all->s3, slice_str(w->name), slice_str(w->key), w->id, &e);
     LOCK_SCOPE(&w->all->lock);
-    if (w->gone)
-        return S3_ERR_NO_SUCH_UPLOAD;
-    if (w->closing)
-        return S3_ERR_CONFLICT;
-    w->closing = true;
+    if (status < 0 && status != -ENOENT && status != ERR_NO_BUCKET) {
+        log_warn("s3", "multipart upload %s cannot be aborted: %s", w->id, e.text);
+        reopen_locked(w);
+        return S3_ERR_INTERNAL;
+    }
     unlink_locked(w);
     return S3_OK;
 }
@@ -476,22 +541,42 @@ int upload_sync(struct upload *w)
     return w->fault;
 }
 
-void upload_lose_parts(struct upload *w, uint64_t file_bytes)
+/* One part that the file has not all of, which is none from then on; 0: there is no such. */
+static uint32_t lose_part(struct upload *w, uint64_t file_bytes)
 {
     LOCK_SCOPE(&w->all->lock);
     assert(w->closing && w->active == 0);
     for (size_t i = 0; i < w->n_parts; i++) {
         struct part *part = &w->parts[i];
 
-        if (part->p.size > 0 && part->p.offset + part->p.size > file_bytes)
-            part->p.present = part->slot_taken = false;
+        if (!part->p.present || part->p.size == 0 || part->p.offset + part->p.size <= file_bytes)
+            continue;
+        part->p.present = part->slot_taken = false;
+        return part->p.number;
+    }
+    return 0;
+}
+
+void upload_lose_parts(struct upload *w, uint64_t file_bytes)
+{
+    uint32_t number;
+
+    while ((number = lose_part(w, file_bytes)) > 0) {
+        struct err e = {0};
+
+        if (!w->is_kept || upload_unkeep_part(w, number, &e) == 0)
+            continue;
+        log_warn("s3", "multipart upload %s takes no more parts: part %u is lost, but not its record: %s",
+                 w->id, number, e.text);
+        LOCK_SCOPE(&w->all->lock);
+        w->broken = true;
     }
 }
 
 void upload_reopen(struct upload *w)
 {
     LOCK_SCOPE(&w->all->lock);
-    w->touched_ns = sys->mono_ns();
+    w->touched_ns = (int64_t)sys->mono_ns();
     reopen_locked(w);
 }
 

@@ -1,8 +1,11 @@
 /*
  * Multipart uploads that are open and whose bytes are on this node alone: those to scratch buckets, and to
  * origins that take no parts. (Parts for other buckets go to the origin: parts.h.) Where each part's bytes
- * lie in the staged file of its upload, and which parts are there. They live in memory: a restart forgets
- * them, clients then get NoSuchUpload and begin again; nothing of them was acknowledged as an object.
+ * lie in the staged file of its upload, and which parts are there.
+ *
+ * They are *kept*: the object layer has a record of the upload and of each part (UPLOAD_KEEP), which is
+ * durable before its client hears of it, and uploads_resume finds them again when the node starts. (Those of
+ * unit tests are not.)
  *
  * Any thread; one lock over the table and all uploads in it, never held over I/O.
  */
@@ -15,9 +18,9 @@
 
 #define UPLOADS_MAX            1024
 #define UPLOADS_PARTS_MAX      200000      /* of all uploads together, about 20 MiB */
-#define UPLOADS_IDLE_S         (24 * 3600) /* then forgotten by uploads_drop_idle */
+#define UPLOADS_IDLE_S         (7 * 86400) /* then dropped by uploads_drop_idle, where no bucket says */
 #define UPLOADS_DONE_MAX       64          /* completed ones that are remembered for clients that ask again */
-#define UPLOAD_ID_SIZE         33
+#define UPLOAD_ID_SIZE         S3_UPLOAD_ID_SIZE
 #define UPLOAD_PART_NUMBER_MAX 10000
 #define UPLOAD_PART_MIN_BYTES  (5 * MIB) /* all but the last */
 #define UPLOAD_PART_ETAG_SIZE  35        /* 32 hex digits, "-1" and the end */
@@ -41,18 +44,28 @@ struct upload_part {
 };
 
 struct uploads *uploads_new(struct s3 *s3);
-void uploads_free(struct uploads *u); /* drops all of them */
+/* Forgets all of them; those that are kept are there when the node starts again. */
+void uploads_free(struct uploads *u);
+/* Those that were kept: before the first request. What cannot be gone on with is said, and stays for another
+ * start. */
+void uploads_resume(struct uploads *u);
 
 /* A bucket is what buckets_identity says, so that one that is made again with the name of a former one has
  * none of that one's uploads. */
 
-/* Takes over *sink, which is open and staged. TOO_MANY_UPLOADS leaves it with the caller. opaque: the ETags
- * of parts are no MD5s. */
+/* Takes over *sink, which is open and staged; when it is kept it has the id. TOO_MANY_UPLOADS leaves it with
+ * the caller. opaque: the ETags of parts are no MD5s. */
 enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice key,
                           const struct part_sums *sums, bool opaque, struct sink *sink,
                           char ret_id[UPLOAD_ID_SIZE]);
-/* Forgets those that nobody has touched for a day, and gives the room that their parts take back; uploads_add
- * begins with it. */
+/* What the object layer remembers of one that is kept. */
+#define UPLOADS_TAG_SIZE 64
+const char *uploads_tag(const struct part_sums *sums, bool opaque, uint64_t ttl_ms,
+                        char ret[UPLOADS_TAG_SIZE]);
+/* Removes the record of an upload that is kept, durably. */
+int uploads_unkeep(struct s3 *s3, struct slice bucket_name, struct slice key, const char *id, struct err *e);
+/* Drops those that nobody has touched for the `upload_expiry` of their bucket, and gives the room that their
+ * parts take back; uploads_add begins with it. */
 void uploads_drop_idle(struct uploads *u);
 /* Aborts those of a bucket that was removed; one that is being completed goes when that has failed. */
 void uploads_drop_bucket(struct uploads *u, struct slice bucket);
@@ -86,9 +99,11 @@ struct upload_region {
 /* Reserves the region of a part of known size; end with upload_part_end. A part that is there stays until the
  * new one has ended well. NO_SUCH_UPLOAD when the upload is being completed or aborted. */
 enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret);
-/* sum: its checksum of the upload's kind, or NULL. */
-void upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16],
-                     const uint8_t *sum);
+/* sum: its checksum of the upload's kind, or NULL. Of an upload that is kept the part is durable with 0;
+ * after a failure its place is not used again: who was not answered may find it all the same. -ENOENT: the
+ * upload was aborted. Without ok nothing can fail. */
+int upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16],
+                    const uint8_t *sum, struct err *e);
 /* Whether writers of parts should stop. */
 bool upload_is_closing(struct upload *w);
 int upload_fd(const struct upload *w);
@@ -105,14 +120,15 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
  * a part still comes after a minute; then the upload is open as before. */
 enum s3_error upload_close(struct upload *w);
 /* Takes the upload out of the table at once; parts that still come are told to stop, and its staged file goes
- * with the last reference. CONFLICT when someone is completing it. */
+ * with the last reference. One that is kept has no record any more: INTERNAL when that cannot be made so, and
+ * the upload is as before. CONFLICT when someone is completing it. */
 enum s3_error upload_abort(struct upload *w);
 /* Between upload_close and upload_reopen: whether the disk has taken all that was written to the staged file.
  * What it did not take once fails each time: the kernel tells it a single time, and what is read then may be
  * other bytes. */
 int upload_sync(struct upload *w);
 /* In the same place: the staged file may have been cut. Parts of which it has not all bytes are not there any
- * more. */
+ * more, nor after a restart. */
 void upload_lose_parts(struct upload *w, uint64_t file_bytes);
 /* After a failed completion: parts may come again. */
 void upload_reopen(struct upload *w);

@@ -106,7 +106,7 @@ def test_power_that_is_lost_after_an_fsync(new_disk, work, passthrough):
     or commits before it does, they are not.)"""
     body = harness.random_bytes(5 * MIB + 77, seed=5)
     def new_node(directory, name):
-        link = os.path.join(work, name)  # the path of a socket is short
+        link = os.path.join(tempfile.mkdtemp(prefix="power-", dir=work), name)  # the path of a socket is short
         os.symlink(directory, link)
         return harness.Node(link)
 

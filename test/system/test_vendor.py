@@ -91,7 +91,8 @@ def test_another_kind_of_origin_while_it_is_used(new_node, need_fuse, new_mount,
             second = json.loads(node.cli(*sync).stdout)
             old, moved = keys_of(truth, name), dict(writer.done)
             node.cli("bucket", "set", name, f"origin={azurite.url(prefix)}", *(f"{k}={v}" for k, v in properties.items()))
-        assert second["state"] == "done" and second["skipped_objects"] >= len(BODIES)
+        # What the first one copied within the second in which it was written may be copied again: Azure's times are seconds.
+        assert second["state"] == "done" and second["done_objects"] + second["skipped_objects"] >= len(BODIES)
         go_on(reader.passes + 2, len(moved) + 5)
     finally:
         for one in (reader, writer):

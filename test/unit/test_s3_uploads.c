@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "s3/uploads.h"
+#include "s3/uploads_internal.h"
 #include "support/clock_sys.h"
 #include "support/fault_sys.h"
 
@@ -42,7 +42,7 @@ static const uint8_t digest[16] = {1, 2, 3};
 static void add_part(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret)
 {
     assert_int_equal(upload_part_begin(w, number, size, ret), S3_OK);
-    upload_part_end(w, ret, /* ok= */ true, digest, NULL);
+    upload_part_end(w, ret, /* ok= */ true, digest, NULL, NULL);
 }
 
 /* Parts of equal size lie one behind the other in the order of their numbers, whatever the order they come
@@ -91,7 +91,7 @@ static void regions_never_overlap(void **state)
         size_t slot = (random >> 33) % RUNNING;
         if (busy[slot]) {
             bool ok = (random >> 40) % 3 != 0;
-            upload_part_end(w, &running[slot], ok, digest, NULL);
+            upload_part_end(w, &running[slot], ok, digest, NULL, NULL);
             if (ok)
                 expected[running[slot].number] = running[slot].offset;
             busy[slot] = false;
@@ -116,7 +116,7 @@ static void regions_never_overlap(void **state)
     }
     for (size_t k = 0; k < RUNNING; k++)
         if (busy[k])
-            upload_part_end(w, &running[k], false, digest, NULL);
+            upload_part_end(w, &running[k], false, digest, NULL, NULL);
     upload_unref(w);
     uploads_free(u);
 }
@@ -135,9 +135,9 @@ static void failed_parts_change_nothing(void **state)
     add_part(w, 1, MIB, &first);
     assert_int_equal(upload_part_begin(w, 1, MIB, &second), S3_OK);
     assert_true(second.offset >= UPLOAD_PART_NUMBER_MAX * MIB);
-    upload_part_end(w, &second, /* ok= */ false, digest, NULL);
+    upload_part_end(w, &second, /* ok= */ false, digest, NULL, NULL);
     assert_int_equal(upload_part_begin(w, 2, MIB, &second), S3_OK);
-    upload_part_end(w, &second, /* ok= */ false, digest, NULL);
+    upload_part_end(w, &second, /* ok= */ false, digest, NULL, NULL);
     parts = upload_parts(w, &n);
     assert_int_equal(n, 1);
     assert_int_equal(parts[0].offset, first.offset);
@@ -168,7 +168,7 @@ static void checksums_belong_to_their_part(void **state)
         size_t n;
 
         assert_int_equal(upload_part_begin(w, 7, 100, &region), S3_OK);
-        upload_part_end(w, &region, steps[i].ok, digest, steps[i].sum);
+        upload_part_end(w, &region, steps[i].ok, digest, steps[i].sum, NULL);
         parts = upload_parts(w, &n);
         assert_int_equal(n, 1);
         assert_int_equal(parts[0].has_sum, steps[i].expected != NULL);
@@ -200,7 +200,7 @@ static void ids_belong_to_their_key(void **state)
     assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_ERR_NO_SUCH_UPLOAD);
     upload_reopen(w);
     assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
-    upload_part_end(w, &region, true, digest, NULL);
+    upload_part_end(w, &region, true, digest, NULL, NULL);
     assert_int_equal(upload_close(w), S3_OK);
     upload_finish(w, SLICE_LIT("the-etag"), SLICE_LIT("sha1 x-1"));
     upload_unref(w);
@@ -259,7 +259,7 @@ static void closing_waits_for_parts(void **state)
     while (!upload_is_closing(c.upload))
         (void)usleep(1000);
     assert_false(c.closed);
-    upload_part_end(c.upload, &region, true, digest, NULL);
+    upload_part_end(c.upload, &region, true, digest, NULL, NULL);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_true(c.closed);
     upload_finish(c.upload, SLICE_NULL, SLICE_NULL);
@@ -284,7 +284,7 @@ static void aborting_waits_for_nobody(void **state)
     assert_int_equal(upload_part_begin(w, 2, 1, &next), S3_ERR_NO_SUCH_UPLOAD);
     assert_int_equal(upload_abort(w), S3_ERR_NO_SUCH_UPLOAD);
     assert_int_equal(upload_close(w), S3_ERR_NO_SUCH_UPLOAD);
-    upload_part_end(w, &region, true, digest, NULL);
+    upload_part_end(w, &region, true, digest, NULL, NULL);
     upload_unref(w);
     assert_int_equal(upload_close(completing), S3_OK);
     assert_int_equal(upload_abort(completing), S3_ERR_CONFLICT);
@@ -320,7 +320,7 @@ static void uploads_end_with_their_bucket(void **state)
     assert_int_equal(n, 2);
     assert_null(uploads_find(u, slice_str(other), bucket, key));
     assert_true(upload_is_closing(w));
-    upload_part_end(w, &region, true, digest, NULL);
+    upload_part_end(w, &region, true, digest, NULL, NULL);
     upload_unref(w);
     uploads_free(u);
 }
@@ -372,7 +372,7 @@ static void closing_gives_up(void **state)
     assert_true(c.closed); /* else the thread waits for ever */
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_false(upload_is_closing(w));
-    upload_part_end(w, &region, true, digest, NULL);
+    upload_part_end(w, &region, true, digest, NULL, NULL);
     assert_int_equal(upload_close(w), S3_OK);
     upload_finish(w, SLICE_NULL, SLICE_NULL);
     upload_unref(w);
@@ -478,8 +478,8 @@ static size_t count(struct uploads *u)
     return n;
 }
 
-/* An upload that nobody touched for a day is forgotten when the next one begins, and without one, too; one in
- * use is not. */
+/* An upload that nobody touched for its bucket's upload_expiry is forgotten when the next one begins, and
+ * without one, too; one in use is not. */
 static void idle_uploads_are_forgotten(void **state)
 {
     struct uploads *u;
@@ -510,6 +510,19 @@ static void idle_uploads_are_forgotten(void **state)
     clock_sys_stop();
 }
 
+/* Of an upload that was found again the time counts from its last part, also where the machine has run for
+ * less long than that; a clock that was set back makes it new. (Fails where the time begins with the node.)
+ */
+static void time_goes_on_over_a_restart(void **state)
+{
+    const uint64_t day_ns = 86400000000000ull;
+    (void)state;
+
+    assert_int_equal(uploads_touched_ns(9 * day_ns, START_NS + day_ns, START_NS), 8 * (int64_t)day_ns);
+    assert_int_equal(uploads_touched_ns(5, START_NS + day_ns, START_NS), 5 - (int64_t)day_ns);
+    assert_int_equal(uploads_touched_ns(5, START_NS - day_ns, START_NS), 5);
+}
+
 /* There is a stated maximum of open uploads. */
 static void uploads_are_bounded(void **state)
 {
@@ -530,6 +543,31 @@ static void uploads_are_bounded(void **state)
     uploads_free(u);
 }
 
+/* There is a stated maximum of parts, of all uploads together: what is above it is refused, a part that is
+ * there may be sent again, and an upload that ends makes room. (Fails where parts are not counted.) */
+static void parts_are_bounded(void **state)
+{
+    enum { N = UPLOADS_PARTS_MAX / UPLOAD_PART_NUMBER_MAX };
+    struct uploads *u = uploads_new(NULL);
+    struct upload *w[N + 1];
+    char id[UPLOAD_ID_SIZE];
+    struct upload_region region;
+    (void)state;
+
+    for (size_t i = 0; i <= N; i++)
+        w[i] = new_upload(u, id);
+    for (size_t i = 0; i < N; i++)
+        for (uint32_t n = 1; n <= UPLOAD_PART_NUMBER_MAX; n++)
+            add_part(w[i], n, 4096, &region);
+    assert_int_equal(upload_part_begin(w[N], 1, 4096, &region), S3_ERR_TOO_MANY_UPLOADS);
+    add_part(w[0], 7, 4096, &region);
+    assert_int_equal(upload_abort(w[0]), S3_OK);
+    add_part(w[N], 1, 4096, &region);
+    for (size_t i = 0; i <= N; i++)
+        upload_unref(w[i]);
+    uploads_free(u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,7 +582,9 @@ int main(void)
         cmocka_unit_test(a_sync_that_failed_fails_again),
         cmocka_unit_test(parts_behind_the_cut_are_gone),
         cmocka_unit_test(idle_uploads_are_forgotten),
+        cmocka_unit_test(time_goes_on_over_a_restart),
         cmocka_unit_test(uploads_are_bounded),
+        cmocka_unit_test(parts_are_bounded),
         cmocka_unit_test(checksums_belong_to_their_part),
         cmocka_unit_test(closing_gives_up),
         cmocka_unit_test(the_wall_clock_forgets_nothing),

@@ -79,6 +79,53 @@ static void test_records_are_golden(void **state)
     assert_true(slice_eq(p.origin_etag, part.origin_etag) && slice_eq(p.checksum, part.checksum));
 }
 
+/* The same of an upload that is here, version 2: the file behind the upload, the place behind the part. */
+static void test_records_of_what_is_here_are_golden(void **state)
+{
+    (void)state;
+    _cleanup_buf_ struct buf b = BUF_INIT(UPLOAD_RECORD_MAX);
+    uint8_t location[UPLOAD_LOCATION], golden[64] = {2, 0, 8, 7, 6, 5, 4, 3, 2, 1, 1, 0, 'k'};
+    const uint8_t golden_place[] = {2, 0, 0, 80, 0,   0,   0, 0,  0, 9, 0,   0,   0, 0, 0,
+                                    0, 0, 2, 0,  'e', '1', 0, 0,  2, 0, 'f', 'f', 0, 0, 160,
+                                    0, 0, 0, 0,  0,   0,   0, 80, 0, 0, 0,   0,   0};
+    for (size_t i = 0; i < sizeof(location); i++)
+        location[i] = (uint8_t)(100 + i);
+    memcpy(golden + 13 + 2 * 3 + 2, "t", 1);
+    golden[13 + 2 * 3] = 1;
+    memcpy(golden + 13 + 2 * 3 + 3 + 2, location, sizeof(location));
+    struct upload_record u = {.id = id,
+                              .at_ns = upload.at_ns,
+                              .key = SLICE_LIT("k"),
+                              .tag = SLICE_LIT("t"),
+                              .location = slice_of(location, sizeof(location))};
+    struct upload_record read;
+    const size_t n = 13 + 2 * 3 + 3 + 2 + sizeof(location);
+    assert_int_equal(upload_encode(&u, &b), 0);
+    assert_bytes(&b, golden, n);
+    assert_int_equal(upload_decode(buf_view(&b), &read), 0);
+    assert_true(slice_eq(read.location, u.location) && slice_eq_str(read.tag, "t") && !read.completed);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(upload_decode(slice_of(golden, i), &read), ERR_CORRUPT);
+    golden[1] = 1; /* completed: it has no file */
+    assert_int_equal(upload_decode(slice_of(golden, n), &read), ERR_CORRUPT);
+    golden[1] = 0;
+    golden[0] = 1;
+    assert_int_equal(upload_decode(slice_of(golden, n), &read), ERR_CORRUPT);
+    buf_clear(&b);
+    struct upload_part_record p = part, found;
+    p.origin_etag = SLICE_NULL;
+    p.is_here = true;
+    p.offset = 10 * MIB;
+    p.slot_bytes = 5 * MIB;
+    assert_int_equal(upload_part_encode(&p, &b), 0);
+    assert_bytes(&b, golden_place, sizeof(golden_place));
+    assert_int_equal(upload_part_decode(buf_view(&b), &found), 0);
+    assert_true(found.is_here && found.offset == 10 * MIB && found.slot_bytes == 5 * MIB);
+    assert_true(slice_eq(found.etag, p.etag) && slice_eq(found.checksum, p.checksum));
+    for (size_t i = 0; i < sizeof(golden_place); i++)
+        assert_int_equal(upload_part_decode(slice_of(golden_place, i), &found), ERR_CORRUPT);
+}
+
 /* A value that ends early or late, or has another format or state, is refused. */
 static void test_damage_is_refused(void **state)
 {
@@ -94,7 +141,7 @@ static void test_damage_is_refused(void **state)
     assert_int_equal(upload_decode(slice_of(copy, sizeof(copy)), &u), ERR_CORRUPT);
     copy[1] = 2;
     assert_int_equal(upload_decode(slice_of(copy, sizeof(golden_upload)), &u), ERR_CORRUPT);
-    copy[0] = 2;
+    copy[0] = 3;
     copy[1] = 0;
     assert_int_equal(upload_decode(slice_of(copy, sizeof(golden_upload)), &u), ERR_CORRUPT);
 }
@@ -198,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records_are_golden),
+        cmocka_unit_test(test_records_of_what_is_here_are_golden),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test_setup_teardown(test_walks_and_removals, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_part_without_its_upload, setup, teardown),

@@ -432,7 +432,10 @@ static void the_numbers_are_fixed(void **state)
                  {97, "tree_leave"},     {98, "tree_room"},
                  {99, "put_room"},       {100, "strand"},
                  {101, "stranded"},      {102, "stranded_end"},
-                 {103, "tree_close"},    {104, "close_many"}};
+                 {103, "tree_close"},    {104, "close_many"},
+                 {105, "tags"},          {108, "upload_copy"},
+                 {109, "upload_keep"},   {110, "upload_keep_part"},
+                 {111, "upload_resume"}};
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         assert_string_equal(wire_op_info(fixed[i].number)->name, fixed[i].name);
 }

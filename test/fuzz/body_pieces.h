@@ -2,23 +2,8 @@
  * comes in. */
 #pragma once
 
+#include "pieces.h"
 #include "s3/body.h"
-
-struct source {
-    struct slice rest;
-    size_t piece;
-};
-
-static ssize_t give(void *arg, void *p, size_t n)
-{
-    struct source *s = arg;
-
-    n = MIN(MIN(n, s->piece), s->rest.n);
-    if (n > 0)
-        memcpy(p, s->rest.p, n);
-    s->rest = slice_from(s->rest, n);
-    return (ssize_t)n;
-}
 
 /* Reads a body in pieces; what came out is in *out. */
 static enum s3_error read_body(const struct body_plan *plan, const struct chunked_signing *signing,

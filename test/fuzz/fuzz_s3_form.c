@@ -4,6 +4,7 @@
  * ('d'). Forms must come out the same in whatever pieces they come; what was accepted must read the same from
  * its kept form.
  */
+#include "pieces.h"
 #include "s3/cors.h"
 #include "s3/form.h"
 #include "s3/lifecycle.h"
@@ -13,22 +14,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 #define ARENA_BYTES (8 * MIB)
-
-struct source {
-    struct slice rest;
-    size_t piece;
-};
-
-static ssize_t give(void *arg, void *p, size_t n)
-{
-    struct source *s = arg;
-
-    n = MIN(MIN(n, s->piece), s->rest.n);
-    if (n > 0)
-        memcpy(p, s->rest.p, n);
-    s->rest = slice_from(s->rest, n);
-    return (ssize_t)n;
-}
 
 /* All parts, their names and bytes one after the other. */
 static enum s3_error read_form(struct slice type, struct slice text, size_t piece, size_t step,

@@ -2,6 +2,7 @@
  * forebay: finds the command and runs it. The commands are rows of cli/cli.h.
  */
 #include "cli/cli.h"
+#include "cli/mount_helper.h"
 
 #include "base/macro.h"
 
@@ -99,6 +100,8 @@ static int run(const struct command *c, int argc, char **argv)
 int main(int argc, char **argv)
 {
     keep_standard_descriptors();
+    if (argc > 0 && mount_helper_is(argv[0]))
+        return finish(mount_helper_run(argc, argv));
     if (argc < 2) {
         print_help(stderr);
         return 2;

@@ -88,7 +88,9 @@ static const struct option rows[] = {
      .type = OPTION_LIST,
      .offset = offsetof(struct mount_command, o),
      .arg = "OPTION[,OPTION]",
-     .doc = "mount options: ro, rw, allow_other, and what fuse(8) knows"},
+     .doc =
+         "mount options: ro, rw, those above without their dashes (data=DIR, allow_other), and what fuse(8) "
+         "knows"},
     COMMAND_FLAG(mount_command, stats, "stats", 0,
                  "with DIR alone: what the mount there does, again every second on a terminal"),
     COMMAND_FLAG(mount_command, upgrade, "upgrade", 0,
@@ -125,32 +127,53 @@ static int parse_number(const char *text, int base, const char *flag, uint32_t *
     return 0;
 }
 
-/* -o a,b: what we know becomes our own option, the rest is for libfuse. *list is the caller's to free; its
- * strings live in `text`, which is changed. */
-static void take_options(struct option_list *given, struct mount_options *o, const char ***list)
+/* The row that `one` of -o gives ("attr_timeout=5s", "allow_other"), NULL when it is none of ours. What
+ * --stats and --upgrade need, and where to be, is said on the command line alone. */
+static const struct option *own_option(const char *one, char name[static 32])
 {
-    size_t n = 0;
-    for (size_t i = 0; i < given->n; i++) {
-        char *rest = given->v[i], *one;
-        while ((one = strsep(&rest, ","))) {
+    static const char *const not_here[] = {"o", "stats", "upgrade", "json", "foreground"};
+    size_t n = strcspn(one, "=");
+    if (n >= 32)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        name[i] = one[i] == '_' ? '-' : one[i];
+    name[n] = '\0';
+    for (size_t i = 0; i < ARRAY_SIZE(not_here); i++)
+        if (strcmp(name, not_here[i]) == 0)
+            return NULL;
+    return option_find(&table, name);
+}
+
+/* -o a,b: what we know becomes our own option, the rest is for libfuse. *list is the caller's to free; its
+ * strings live in c->o, which is changed. */
+static int take_options(struct mount_command *c, const char ***list, size_t *ret_n, struct err *e)
+{
+    int r = 0;
+    for (size_t i = 0; i < c->o.n && r == 0; i++) {
+        char *rest = c->o.v[i], *one, name[32];
+        while (r == 0 && (one = strsep(&rest, ","))) {
+            const struct option *row = own_option(one, name);
+            const char *value = strchr(one, '=');
             if (strcmp(one, "ro") == 0 || strcmp(one, "rw") == 0) {
-                o->read_only = one[1] == 'o';
-            } else if (strcmp(one, "allow_other") == 0) {
-                o->allow_other = true;
+                c->read_only = one[1] == 'o';
+            } else if (row && !value && row->type != OPTION_BOOL) {
+                r = err_set(e, ERR_BAD_OPTION, "-o %s: needs a value, as in %s=%s", one, one, row->arg);
+            } else if (row) {
+                char shown_as[40];
+                (void)snprintf(shown_as, sizeof(shown_as), "-o %.*s", (int)strcspn(one, "="), one);
+                r = option_set(&table, c, name, value ? value + 1 : "true", shown_as, e);
             } else if (one[0]) {
-                *list = realloc(*list, (n + 1) * sizeof(**list));
+                *list = realloc(*list, (*ret_n + 1) * sizeof(**list));
                 if (!*list)
                     abort();
-                (*list)[n++] = one;
+                (*list)[(*ret_n)++] = one;
             }
         }
     }
-    o->fuse_options = *list;
-    o->n_fuse_options = n;
+    return r;
 }
 
-static int make_options(struct mount_command *c, char **argv, struct mount_options *o, const char ***list,
-                        struct err *e)
+static int make_options(const struct mount_command *c, char **argv, struct mount_options *o, struct err *e)
 {
     *o = (struct mount_options){
         .bucket = argv[0],
@@ -182,8 +205,6 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
         r = parse_number(c->gid, 10, "--gid", &o->gid, e);
     if (r == 0)
         r = parse_number(c->umask, 8, "--umask", &o->umask, e);
-    if (r == 0)
-        take_options(&c->o, o, list);
     o->read_only = o->read_only || o->profile == MOUNT_PROFILE_READ_ONLY;
     return r;
 }
@@ -257,12 +278,17 @@ static int run(struct mount_command *c, int argc, char **argv, struct err *e)
                        argc != 2 ? "give BUCKET[/PREFIX] and DIR" : "--json is for --stats");
     struct mount_options o;
     _cleanup_free_ const char **list = NULL;
+    size_t n = 0;
     char directory[PATH_MAX];
-    if (!c->foreground)
+    int r = take_options(c, &list, &n, e);
+    if (r == 0 && !c->foreground)
         make_paths_whole(c);
-    int r = make_options(c, argv, &o, &list, e);
+    if (r == 0)
+        r = make_options(c, argv, &o, e);
     if (r < 0)
         return r;
+    o.fuse_options = list;
+    o.n_fuse_options = n;
     if (mount_is_taken_over_here())
         return mount_run(&o, &(struct mount_callbacks){0}, e);
     /* Absolute: what the node shows of it. */

@@ -1,0 +1,125 @@
+/*
+ * mount.forebay: the arguments of mount(8) as those of forebay mount, which knows its own options in -o, too
+ * ("data=/var/lib/forebay"). What mount(8) and systemd write there for themselves is dropped here.
+ *
+ * Invariant: nothing is mounted by a call that was understood in part.
+ */
+#include "cli/mount_helper.h"
+
+#include "cli/cli.h"
+#include "cli/command.h"
+
+#include <string.h>
+
+struct mount_helper {
+    bool is_sloppy, is_fake, has_no_mtab, is_verbose, read_only, read_write;
+    char *name_space, *type;
+    struct option_list o;
+};
+
+static const struct option rows[] = {
+    COMMAND_FLAG(mount_helper, is_sloppy, "sloppy", 's', "nothing: options that are not known stay errors"),
+    COMMAND_FLAG(mount_helper, is_fake, "fake", 'f', "look at the arguments, and mount nothing"),
+    COMMAND_FLAG(mount_helper, has_no_mtab, "no-mtab", 'n', "nothing: there is no such file"),
+    COMMAND_FLAG(mount_helper, is_verbose, "verbose", 'v', "nothing"),
+    COMMAND_FLAG(mount_helper, read_only, "read-only", 'r', "refuse every change"),
+    COMMAND_FLAG(mount_helper, read_write, "read-write", 'w', "allow changes, as without it"),
+    {.name = "namespace",
+     .short_flag = 'N',
+     .type = OPTION_STRING,
+     .offset = offsetof(struct mount_helper, name_space),
+     .arg = "NAMESPACE",
+     .doc = "refused"},
+    {.name = "type",
+     .short_flag = 't',
+     .type = OPTION_STRING,
+     .offset = offsetof(struct mount_helper, type),
+     .arg = "TYPE",
+     .doc = "nothing: forebay and fuse.forebay are the same"},
+    {.name = "options",
+     .short_flag = 'o',
+     .type = OPTION_LIST,
+     .offset = offsetof(struct mount_helper, o),
+     .arg = "OPTION[,OPTION]",
+     .doc = "those of forebay mount without their dashes (data=DIR, passthrough=off, allow-other), and what "
+            "fuse(8) "
+            "knows; those that are mount(8)'s or systemd's are left to them"},
+};
+
+static const struct option_table table = {.rows = rows, .n_rows = ARRAY_SIZE(rows)};
+
+static const struct command_usage usage = {
+    .command = "mount.forebay",
+    .operands = "BUCKET[/PREFIX] DIR",
+    .about = "What mount(8) runs for the type forebay, in /etc/fstab and at its command line:\n"
+             "forebay mount, with options in -o.",
+    .min_operands = 2,
+    .max_operands = 2,
+};
+
+enum { OPTIONS_MAX = 64 << 10 };
+
+/* Exit statuses of mount(8). */
+enum { MOUNT_WRONGLY_CALLED = 1, MOUNT_FAILED = 32 };
+
+bool mount_helper_is(const char *program)
+{
+    const char *slash = strrchr(program, '/'), *name = slash ? slash + 1 : program;
+    return strcmp(name, "mount.forebay") == 0 || strcmp(name, "mount.fuse.forebay") == 0;
+}
+
+/* What is for mount(8), systemd or nobody, and says nothing to a file system. */
+static bool is_for_others(const char *option)
+{
+    static const char *const words[] = {"defaults", "auto",  "noauto", "user",    "nouser",   "users",
+                                        "nousers",  "owner", "group",  "_netdev", "_rnetdev", "nofail"};
+    static const char *const beginnings[] = {"x-", "X-", "comment=", "user=", "helper=", "uhelper="};
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        if (strcmp(option, words[i]) == 0)
+            return true;
+    for (size_t i = 0; i < ARRAY_SIZE(beginnings); i++)
+        if (strncmp(option, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return false;
+}
+
+/* What is left for forebay mount, separated by commas. */
+static int sort_options(struct option_list *given, bool read_only, struct buf *kept, struct err *e)
+{
+    for (size_t i = 0; i < given->n; i++) {
+        char *rest = given->v[i], *one;
+        while ((one = strsep(&rest, ","))) {
+            if (strcmp(one, "remount") == 0)
+                return err_set(e, ERR_BAD_OPTION, "remount: not possible; unmount, and mount again");
+            if (one[0] && !is_for_others(one) && buf_printf(kept, "%s%s", kept->n ? "," : "", one) < 0)
+                return err_set(e, ERR_BAD_OPTION, "-o: more than %zu bytes of options", kept->max);
+        }
+    }
+    return read_only && buf_str(kept, kept->n ? ",ro" : "ro") < 0 ? -E2BIG : 0;
+}
+
+static int run(struct mount_helper *h, char **operands, struct err *e)
+{
+    _cleanup_buf_ struct buf options = BUF_INIT(OPTIONS_MAX);
+    if (h->name_space)
+        return err_set(e, ERR_BAD_OPTION, "-N %s: not possible; enter the namespace by nsenter(1) first",
+                       h->name_space);
+    int r = sort_options(&h->o, h->read_only, &options, e);
+    if (r < 0 || h->is_fake)
+        return r;
+    char *argv[] = {"-o", options.p ? options.p : "", "--", operands[0], operands[1], NULL};
+    return cmd_mount((int)ARRAY_SIZE(argv) - 1, argv);
+}
+
+int mount_helper_run(int argc, char **argv)
+{
+    struct mount_helper h = {0};
+    struct err e = {0};
+    int n, status;
+    if (command_parse(&usage, &table, &h, argc - 1, argv + 1, &n, &status)) {
+        int r = run(&h, argv + 1, &e);
+        status = r < 0 ? command_fail(usage.command, r, &e) : r;
+    }
+    option_fini(&table, &h);
+    return status == 2 ? MOUNT_WRONGLY_CALLED : status != 0 ? MOUNT_FAILED : 0;
+}

@@ -1,0 +1,115 @@
+"""mount.forebay, what mount(8) runs for the type forebay: /etc/fstab, and options of `forebay mount` in -o."""
+
+import errno
+import subprocess
+import textwrap
+
+import pytest
+
+import harness
+import mounted
+
+pytestmark = pytest.mark.usefixtures("need_fuse")
+
+
+@pytest.fixture
+def helper(node, tmp_path):
+    """The program by the name that mount(8) calls it by."""
+    path = tmp_path / "sbin" / "mount.forebay"
+    path.parent.mkdir()
+    path.symlink_to(node.binary)
+    return path
+
+
+@pytest.fixture
+def where(tmp_path):
+    path = tmp_path / "mnt"
+    path.mkdir()
+    yield path
+    while mounted.is_mounted(path):
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def ended(path):
+    """Whether no process serves a mount there any more."""
+    return subprocess.run(["pgrep", "-f", "--", str(path)], stdout=subprocess.DEVNULL, check=False).returncode != 0
+
+
+def run_apart(tmp_path, helper, script):
+    """`script` by sh in a mount namespace of its own, where mount(8) finds the helper; gives what it printed."""
+    text = f"set -e\nmount --bind {helper.parent} /usr/sbin\n" + textwrap.dedent(script)
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", text], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_line_of_fstab_mounts(node, origin, helper, where, tmp_path):
+    """`mount -a` mounts what fstab names, with its options, once: a second `mount -a` finds it mounted. umount(8) ends it, and its
+    process. [Without the helper mount(8) knows no such file system; "defaults" and "_netdev" are no options of ours.]"""
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="dir/f", Body=b"held")
+    fstab = tmp_path / "fstab"
+    fstab.write_text(f"{bucket}/dir {where} forebay defaults,_netdev,nofail,x-systemd.automount,data={node.data},"
+                     "attr_timeout=7s,passthrough=off,ro,nosuid 0 0\n")
+    out = run_apart(tmp_path, helper, f"""
+        mount -T {fstab} -a
+        mount -T {fstab} -a
+        cat {where}/f; echo
+        grep {where} /proc/self/mountinfo
+        tr '\\0' ' ' < /proc/$(pgrep -n -f -- {where})/cmdline; echo
+        ! touch {where}/new 2>/dev/null
+        umount {where}
+    """)
+    held, *lines = out.splitlines()
+    mounts = [line for line in lines if " - fuse.forebay " in line]
+    assert held == "held" and len(mounts) == 1, out
+    assert " ro," in mounts[0] and "nosuid" in mounts[0] and f" {bucket}/dir " in mounts[0]
+    assert "passthrough=off" in out
+    harness.wait_until(lambda: ended(where), what="the mount's processes ended")
+
+
+def test_both_types_are_the_same(node, origin, helper, where, tmp_path):
+    """`mount -t fuse.forebay` is the helper of that name. -f mounts nothing."""
+    (helper.parent / "mount.fuse.forebay").symlink_to(node.binary)
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=b"1")
+    out = run_apart(tmp_path, helper, f"""
+        mount -f -t forebay -o data={node.data} {bucket} {where}
+        ! grep {where} /proc/self/mountinfo
+        mount -t fuse.forebay -o data={node.data} {bucket} {where}
+        cat {where}/f
+        umount {where}
+    """)
+    assert out == "1"
+    harness.wait_until(lambda: ended(where), what="the mount's processes ended")
+
+
+def test_options_of_the_mount_are_known_in_o(node, origin, where, tmp_path):
+    """`forebay mount -o` takes each option by its name, with - or _, and says what is wrong with one as it does of the flag."""
+    bucket = node.new_bucket(origin)
+    log = tmp_path / "mount.log"
+    node.cli("mount", "-o", f"log={log},read-only,umask=077,passthrough=off,attr_timeout=3s", bucket, where)
+    with pytest.raises(OSError) as refused:
+        (where / "f").write_bytes(b"")
+    assert refused.value.errno == errno.EROFS
+    assert where.stat().st_mode & 0o777 == 0o500 and "no passthrough" in log.read_text()
+    node.cli("umount", where)
+    for option, words in [("threads=0", "-o threads"), ("passthrough=maybe", "auto"), ("attr_timeout", "attr_timeout=TIME"),
+                          ("stats", "stats"), ("foreground", "foreground")]:
+        done = node.cli("mount", "-o", option, bucket, where, check=False)
+        assert (done.returncode, words in done.stderr) == (2, True), (option, done.stderr)
+        assert not mounted.is_mounted(where)
+
+
+def test_wrong_calls_of_the_helper(node, origin, helper, where):
+    """Statuses are those that mount(8) documents: 1 for a wrong call, 32 for a mount that failed."""
+    bucket = node.new_bucket(origin)
+    data = f"data={node.data}"
+    for arguments, status, words in [([bucket], 1, "BUCKET"), ([bucket, where, "-o", f"{data},remount"], 1, "remount"),
+                                     ([bucket, where, "-N", "/proc/1/ns/mnt"], 1, "nsenter"), ([bucket, where, "-q"], 1, "-q"),
+                                     ([bucket, where, "-o", f"{data},no_such_option=1"], 1, "options"),
+                                     (["no-such-bucket", where, "-o", data], 32, "no-such-bucket"),
+                                     ([bucket, where, "-o", f"data={where}"], 32, str(where))]:
+        done = subprocess.run([helper, *arguments], capture_output=True, text=True, timeout=120, check=False, env=node.env)
+        assert (done.returncode, words in done.stderr) == (status, True), (arguments, done.returncode, done.stderr)
+        assert not mounted.is_mounted(where), arguments

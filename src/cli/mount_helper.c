@@ -9,7 +9,9 @@
 #include "cli/cli.h"
 #include "cli/command.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/mount.h>
 
 struct mount_helper {
     bool is_sloppy, is_fake, has_no_mtab, is_verbose, read_only, read_write;
@@ -83,14 +85,51 @@ static bool is_for_others(const char *option)
     return false;
 }
 
+/* What the kernel keeps of a mount by itself, and can change without its process. */
+static const struct mount_flag {
+    const char *name;
+    unsigned long set, clear;
+} mount_flags[] = {
+    {"ro", MS_RDONLY, 0},        {"rw", 0, MS_RDONLY},         {"nosuid", MS_NOSUID, 0},
+    {"suid", 0, MS_NOSUID},      {"nodev", MS_NODEV, 0},       {"dev", 0, MS_NODEV},
+    {"noexec", MS_NOEXEC, 0},    {"exec", 0, MS_NOEXEC},       {"noatime", MS_NOATIME, 0},
+    {"atime", 0, MS_NOATIME},    {"relatime", MS_RELATIME, 0}, {"norelatime", 0, MS_RELATIME},
+    {"sync", MS_SYNCHRONOUS, 0}, {"async", 0, MS_SYNCHRONOUS}, {"dirsync", MS_DIRSYNC, 0},
+};
+
+/* mount -o remount: mount(8) gives all options that the mount has, and behind them what is to be changed. */
+static int remount(struct option_list *given, bool read_only, const char *directory, struct err *e)
+{
+    unsigned long flags = 0;
+    for (size_t i = 0; i < given->n; i++) {
+        char *rest = given->v[i], *one;
+        while ((one = strsep(&rest, ",")))
+            for (size_t k = 0; k < ARRAY_SIZE(mount_flags); k++)
+                if (strcmp(one, mount_flags[k].name) == 0)
+                    flags = (flags & ~mount_flags[k].clear) | mount_flags[k].set;
+    }
+    flags |= read_only ? MS_RDONLY : 0;
+    if (mount(NULL, directory, NULL, MS_REMOUNT | flags, NULL) < 0)
+        return err_set(e, -errno, "%s: remount: %s", directory, strerror(errno));
+    return 0;
+}
+
+static bool has_option(const struct option_list *given, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < given->n; i++)
+        for (const char *at = given->v[i]; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+            if (strncmp(at, name, n) == 0 && (at[n] == '\0' || at[n] == ','))
+                return true;
+    return false;
+}
+
 /* What is left for forebay mount, separated by commas. */
 static int sort_options(struct option_list *given, bool read_only, struct buf *kept, struct err *e)
 {
     for (size_t i = 0; i < given->n; i++) {
         char *rest = given->v[i], *one;
         while ((one = strsep(&rest, ","))) {
-            if (strcmp(one, "remount") == 0)
-                return err_set(e, ERR_BAD_OPTION, "remount: not possible; unmount, and mount again");
             if (one[0] && !is_for_others(one) && buf_printf(kept, "%s%s", kept->n ? "," : "", one) < 0)
                 return err_set(e, ERR_BAD_OPTION, "-o: more than %zu bytes of options", kept->max);
         }
@@ -104,6 +143,8 @@ static int run(struct mount_helper *h, char **operands, struct err *e)
     if (h->name_space)
         return err_set(e, ERR_BAD_OPTION, "-N %s: not possible; enter the namespace by nsenter(1) first",
                        h->name_space);
+    if (has_option(&h->o, "remount"))
+        return h->is_fake ? 0 : remount(&h->o, h->read_only, operands[1], e);
     int r = sort_options(&h->o, h->read_only, &options, e);
     if (r < 0 || h->is_fake)
         return r;

@@ -84,6 +84,28 @@ def test_both_types_are_the_same(node, origin, helper, where, tmp_path):
     harness.wait_until(lambda: ended(where), what="the mount's processes ended")
 
 
+def test_remount_changes_what_the_kernel_keeps(node, origin, helper, where, tmp_path):
+    """`mount -o remount,ro` refuses changes from then on, and rw allows them again; the process is the same."""
+    bucket = node.new_bucket(origin)
+    out = run_apart(tmp_path, helper, f"""
+        mount -t forebay -o data={node.data} {bucket} {where}
+        serving=$(pgrep -n -f -- {where})
+        touch {where}/one
+        mount -o remount,ro {where}
+        touch {where}/two 2>&1 | grep -o 'Read-only file system'
+        grep -o '{where} ro,[a-z,]*' /proc/self/mountinfo
+        mount -o remount,rw,noexec {where}
+        touch {where}/two
+        grep -o '{where} rw,[a-z,]*' /proc/self/mountinfo
+        [ $(pgrep -n -f -- {where}) = $serving ]
+        umount {where}
+    """)
+    refused, ro, rw = out.splitlines()
+    assert refused == "Read-only file system" and "nosuid" in ro and "noexec" not in ro and "noexec" in rw, out
+    assert {o["Key"] for o in origin.s3().list_objects_v2(Bucket=bucket)["Contents"]} == {"one", "two"}
+    harness.wait_until(lambda: ended(where), what="the mount's processes ended")
+
+
 def test_options_of_the_mount_are_known_in_o(node, origin, where, tmp_path):
     """`forebay mount -o` takes each option by its name, with - or _, and says what is wrong with one as it does of the flag."""
     bucket = node.new_bucket(origin)
@@ -105,7 +127,7 @@ def test_wrong_calls_of_the_helper(node, origin, helper, where):
     """Statuses are those that mount(8) documents: 1 for a wrong call, 32 for a mount that failed."""
     bucket = node.new_bucket(origin)
     data = f"data={node.data}"
-    for arguments, status, words in [([bucket], 1, "BUCKET"), ([bucket, where, "-o", f"{data},remount"], 1, "remount"),
+    for arguments, status, words in [([bucket], 1, "BUCKET"), ([bucket, where, "-o", f"{data},remount"], 32, "remount"),
                                      ([bucket, where, "-N", "/proc/1/ns/mnt"], 1, "nsenter"), ([bucket, where, "-q"], 1, "-q"),
                                      ([bucket, where, "-o", f"{data},no_such_option=1"], 1, "options"),
                                      (["no-such-bucket", where, "-o", data], 32, "no-such-bucket"),

@@ -23,8 +23,8 @@
 
 static void on_init(void *userdata, struct fuse_conn_info *conn)
 {
-    const unsigned wanted =
-        FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS | FUSE_CAP_CACHE_SYMLINKS;
+    const unsigned wanted = FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS |
+                            FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_EXPORT_SUPPORT;
     /* ASYNC_DIO: the kernel would send the pieces of one long O_DIRECT write at once, and threads would
      * append them in any order (tree_io.c). */
     const unsigned unwanted =

@@ -1,6 +1,7 @@
 /* LOOKUP, FORGET, READLINK, STATFS. */
 #include "mount/tree.h"
 
+#include <string.h>
 #include <sys/statvfs.h>
 
 #define STATFS_BLOCK_BYTES 4096
@@ -12,9 +13,30 @@ static void reply_absent(fuse_req_t req)
     (void)fuse_reply_entry(req, &absent);
 }
 
+/* "." of any inode, which the kernel asks for when it is given a file handle (open_by_handle_at(2), an NFS
+ * server) of what it has forgotten. One without a name has none. */
+static void reply_itself(fuse_req_t req, fuse_ino_t ino)
+{
+    struct mount *m = mount_of(req);
+    struct err e = {0};
+    struct wire_tree_getattr_req q = {.bucket = slice_str(m->bucket), .ino = tree_ino(m, ino)};
+    struct wire_tree_getattr_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_getattr(m->client, &q, &b, &rep, &e);
+    if (r == 0 && rep.inode.links > 0)
+        tree_reply_entry(req, &rep.inode);
+    else
+        mount_reply_error(req, "lookup", r < 0 ? r : -ENOENT, &e);
+}
+
 void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct mount *m = mount_of(req);
+    /* Nothing above the root of the mount is shown. */
+    if (strcmp(name, ".") == 0 || (strcmp(name, "..") == 0 && parent == FUSE_ROOT_ID)) {
+        reply_itself(req, parent);
+        return;
+    }
     struct err e = {0};
     struct wire_tree_lookup_req q = {
         .bucket = slice_str(m->bucket), .parent = tree_ino(m, parent), .name = slice_str(name)};

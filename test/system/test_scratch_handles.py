@@ -1,0 +1,106 @@
+"""File handles of a scratch mount (name_to_handle_at, open_by_handle_at), by which an NFS server and programs that copy file systems name files."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("need_fuse")
+libc = ctypes.CDLL(None, use_errno=True)
+HANDLE_BYTES = 128
+AT_FDCWD = -100
+
+
+class Handle(ctypes.Structure):
+    _fields_ = [("n", ctypes.c_uint), ("type", ctypes.c_int), ("bytes", ctypes.c_ubyte * HANDLE_BYTES)]
+
+
+def handle_of(path):
+    handle, mount_id = Handle(n=HANDLE_BYTES), ctypes.c_int()
+    if libc.name_to_handle_at(AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount_id), 0) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    return handle
+
+
+@contextlib.contextmanager
+def opened(top, handle, flags=os.O_RDONLY):
+    where = os.open(top, os.O_RDONLY)
+    try:
+        fd = libc.open_by_handle_at(where, ctypes.byref(handle), flags)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    finally:
+        os.close(where)
+
+
+@pytest.fixture
+def remount(node, scratch, new_mount):
+    """remount() mounts the bucket anew, so that the kernel knows no inode of it."""
+    mounts = []
+
+    def make(what=None):
+        if mounts:
+            mounts.pop().stop()
+        mounts.append(new_mount(node, what or scratch, passthrough="off"))
+        return mounts[0].path
+
+    return make
+
+
+def test_a_handle_outlives_the_mount(node, remount):
+    """What a handle names is found by it in a later mount and after a rename: file, directory, link; also by a node that was started
+    again. [Without FUSE_CAP_EXPORT_SUPPORT, or LOOKUP of "." for what is no directory, ESTALE.]"""
+    top = remount()
+    (top / "a/b").mkdir(parents=True)
+    (top / "a/b/f").write_bytes(b"held")
+    os.symlink("b/f", top / "a/link")
+    handles = {name: handle_of(top / name) for name in ("a/b/f", "a/b", "a", "")}
+    os.rename(top / "a/b/f", top / "a/g")
+    top = remount()
+    with opened(top, handles["a/b/f"]) as fd:
+        assert os.read(fd, 10) == b"held"
+    with opened(top, handles["a/b"]) as fd:
+        assert stat.S_ISDIR(os.fstat(fd).st_mode) and os.readlink(f"/proc/self/fd/{fd}") == str(top / "a/b")
+    node.stop()
+    node.start()
+    top = remount()
+    with opened(top, handles["a/b/f"], os.O_RDWR) as fd:
+        assert os.pwrite(fd, b"new", 0) == 3
+    with opened(top, handles["a"]) as fd:
+        assert sorted(os.listdir(fd)) == ["b", "g", "link"]
+    with opened(top, handles[""]) as fd:
+        assert os.fstat(fd).st_ino == top.stat().st_ino
+    assert (top / "a/g").read_bytes() == b"newd"
+
+
+def test_a_handle_of_what_was_removed_is_stale(remount):
+    """ESTALE, also while a program has the removed file open, and never another file."""
+    top = remount()
+    (top / "f").write_bytes(b"1")
+    handle = handle_of(top / "f")
+    os.remove(top / "f")
+    (top / "f").write_bytes(b"2")
+    top = remount()
+    with pytest.raises(OSError) as refused, opened(top, handle):
+        pass
+    assert refused.value.errno == errno.ESTALE
+
+
+def test_a_handle_leads_to_its_parents_but_not_above_the_mount(scratch, remount):
+    """A directory opened by its handle finds its parents, up to the root of a mount of a prefix and no further."""
+    top = remount()
+    (top / "a/b/c").mkdir(parents=True)
+    top = remount(f"{scratch}/a")
+    handle = handle_of(top / "b/c")
+    top = remount(f"{scratch}/a")
+    with opened(top, handle) as fd:
+        assert os.readlink(f"/proc/self/fd/{fd}") == str(top / "b/c")
+    with opened(top, handle_of(top)) as fd:
+        assert os.readlink(f"/proc/self/fd/{fd}") == str(top)

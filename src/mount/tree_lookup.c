@@ -42,7 +42,8 @@ void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         .bucket = slice_str(m->bucket), .parent = tree_ino(m, parent), .name = slice_str(name)};
     struct wire_tree_lookup_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    bool is_name = q.name.n <= MOUNT_NAME_MAX_BYTES; /* else the node says why not */
+    /* Else the node says what it is, or why not: nothing is known of "..", nor of names that are too long. */
+    bool is_name = q.name.n <= MOUNT_NAME_MAX_BYTES && strcmp(name, "..") != 0;
     if (is_name && tree_is_alone(m) && tree_known_lacks(m->tree->known, q.parent, q.name)) {
         reply_absent(req);
         return;

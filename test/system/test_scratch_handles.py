@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("need_fuse")
 libc = ctypes.CDLL(None, use_errno=True)
 HANDLE_BYTES = 128
 AT_FDCWD = -100
+MS_NOSUID, MS_NODEV, MS_REMOUNT = 2, 4, 32
 
 
 class Handle(ctypes.Structure):
@@ -38,6 +39,12 @@ def opened(top, handle, flags=os.O_RDONLY):
             os.close(fd)
     finally:
         os.close(where)
+
+
+def forget(top):
+    """Has the kernel forget all that nobody uses of the mount: each remount begins so."""
+    if libc.mount(b"none", os.fsencode(top), None, MS_REMOUNT | MS_NOSUID | MS_NODEV, None) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(top))
 
 
 @pytest.fixture
@@ -78,6 +85,22 @@ def test_a_handle_outlives_the_mount(node, remount):
     with opened(top, handles[""]) as fd:
         assert os.fstat(fd).st_ino == top.stat().st_ino
     assert (top / "a/g").read_bytes() == b"newd"
+
+
+def test_a_handle_of_what_the_kernel_has_forgotten(remount):
+    """Within one mount, of directories that it has made itself and knows whole, too. [Without asking the node for "..": ESTALE.]"""
+    top = remount()
+    (top / "a/b").mkdir(parents=True)
+    (top / "a/b/f").write_bytes(b"held")
+    handles = {name: handle_of(top / name) for name in ("a/b/f", "a/b", "a")}
+    forget(top)
+    with opened(top, handles["a/b"]) as fd:
+        assert os.readlink(f"/proc/self/fd/{fd}") == str(top / "a/b") and os.listdir(fd) == ["f"]
+    forget(top)
+    with opened(top, handles["a"]) as fd:
+        assert os.listdir(fd) == ["b"]
+    with opened(top, handles["a/b/f"]) as fd:
+        assert os.read(fd, 10) == b"held"
 
 
 def test_a_handle_of_what_was_removed_is_stale(remount):

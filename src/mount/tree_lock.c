@@ -7,9 +7,9 @@
  * A wait that could never end because the owners of this mount wait for each other gives EDEADLK (POSIX locks
  * only, as elsewhere).
  *
- * The kernel does not wait for our end of a close, which is when locks of flock(2) go. Who is refused because
- * of such a lock of this mount is therefore answered only when it has not gone within GRACE_MS, or CLOSING_MS
- * when a descriptor of its open was closed since it was taken.
+ * The kernel does not wait for our end of a close, which is when locks of flock(2) and those of an open
+ * (F_OFD_*) go. Who is refused because of such a lock of this mount is therefore answered only when it has
+ * not gone within a while: see grace_of.
  *
  * What another owner of this mount has is refused without asking, and told of when the node knows of nothing:
  * in a new session of the node it may not have been taken again yet.
@@ -50,6 +50,7 @@ struct waiter {
     struct tree_file *file; /* referenced */
     struct tree_held wanted;
     uint64_t until_ms; /* then it is refused (monotonic); 0: never */
+    bool is_test;      /* asks only what is in the way */
     bool is_ready;     /* libfuse knows whom to tell of an interrupt: from here on it may be answered */
     bool is_interrupted, is_looked_at;
 };
@@ -167,6 +168,61 @@ static int take(struct mount *m, struct tree_file *f, const struct tree_held *x,
     return take_in_order(m, f, x, e);
 }
 
+/* What is in the way: as the node says, else what this mount has. */
+static int find_in_the_way(struct mount *m, struct tree_file *f, const struct tree_held *wanted,
+                           struct wire_tree_lock_rep *ret, struct err *e)
+{
+    int r = ask(m, f, wanted, WIRE_TEST, ret, e);
+    if (r < 0 || ret->type != WIRE_LOCK_NONE)
+        return r;
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    for (const struct tree_held *h = f->locks; h && ret->type == WIRE_LOCK_NONE; h = h->next)
+        if (tree_held_conflicts(h, wanted))
+            *ret = (struct wire_tree_lock_rep){
+                .fd = -1, .type = h->type, .start = h->start, .end = h->end, .pid = h->pid};
+    return 0;
+}
+
+/* Whether a lock of this mount is in the way, and how long it may take to go by itself. One of flock(2) ends
+ * with its open, of whose close the kernel says nothing before RELEASE: a while, and longer when a descriptor
+ * of that open was closed (FLUSH) since the lock was taken. Those of an open (F_OFD_*) end so too, and look
+ * like those of a process, which are gone by FLUSH; but a process that has inherited an open sends one as
+ * well, and the lock stays. So that wait is short. */
+static bool is_in_the_way_here(struct mount *m, struct tree_file *f, const struct tree_held *wanted,
+                               uint64_t *ret_grace_ms)
+{
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    bool is_here = false;
+    uint64_t ms = 0;
+    for (const struct tree_held *h = f->locks; h; h = h->next) {
+        const struct tree_handle *through = h->through;
+        if (!tree_held_conflicts(h, wanted))
+            continue;
+        bool is_closing = atomic_load(&through->is_closing);
+        is_here = true;
+        if (h->kind == WIRE_LOCK_FLOCK)
+            ms = MAX(ms, (uint64_t)(is_closing ? CLOSING_MS : GRACE_MS));
+        else if (is_closing)
+            ms = MAX(ms, (uint64_t)GRACE_MS);
+    }
+    *ret_grace_ms = ms;
+    return is_here;
+}
+
+static void reply_found(fuse_req_t req, const struct wire_tree_lock_rep *rep)
+{
+    struct flock found = {
+        .l_type = rep->type == WIRE_LOCK_NONE   ? F_UNLCK
+                  : rep->type == WIRE_LOCK_READ ? F_RDLCK
+                                                : F_WRLCK,
+        .l_whence = SEEK_SET,
+        .l_start = (off_t)rep->start,
+        .l_len = rep->end == TO_THE_END ? 0 : (off_t)(rep->end - rep->start + 1),
+        .l_pid = (pid_t)rep->pid,
+    };
+    (void)fuse_reply_lock(req, &found);
+}
+
 /* ---- waiting ---- */
 
 static void on_interrupt(fuse_req_t req, void *arg)
@@ -180,10 +236,15 @@ static void on_interrupt(fuse_req_t req, void *arg)
     cond_signal(&w->woken);
 }
 
-static void answer(struct mount *m, struct waiter *x, int r, const struct err *e)
+/* `found` is of a test that came to an end. */
+static void answer(struct mount *m, struct waiter *x, int r, const struct wire_tree_lock_rep *found,
+                   const struct err *e)
 {
     fuse_req_interrupt_func(x->req, NULL, NULL);
-    tree_reply(x->req, "lock", r, e);
+    if (x->is_test && r == 0)
+        reply_found(x->req, found);
+    else
+        tree_reply(x->req, "lock", r, e);
     tree_file_unref(m, x->file);
     free(x);
 }
@@ -204,6 +265,15 @@ static void remove_waiter(struct tree_waiters *w, struct waiter *x)
     *at = x->next;
 }
 
+/* -EAGAIN: somebody has it, of a test *ret_found says who. */
+static int try_one(struct mount *m, struct waiter *x, struct wire_tree_lock_rep *ret_found, struct err *e)
+{
+    if (!x->is_test)
+        return take(m, x->file, &x->wanted, e);
+    int r = find_in_the_way(m, x->file, &x->wanted, ret_found, e);
+    return r == 0 && ret_found->type != WIRE_LOCK_NONE ? -EAGAIN : r;
+}
+
 /* One round: the oldest first. Only this thread takes requests off the list, so that it may walk it; new ones
  * come at its end. */
 static bool try_all(struct tree_waiters *w)
@@ -211,11 +281,12 @@ static bool try_all(struct tree_waiters *w)
     bool got_one = false;
     for (struct waiter *x = take_list(w), *next; x; x = next) {
         struct err e = {0};
+        struct wire_tree_lock_rep found = {0};
         lock_take(&w->lock);
         int r = !x->is_ready ? -EAGAIN : x->is_interrupted || w->must_stop ? -EINTR : 0;
         lock_drop(&w->lock);
         if (r == 0)
-            r = take(w->m, x->file, &x->wanted, &e);
+            r = try_one(w->m, x, &found, &e);
         lock_take(&w->lock);
         next = x->next;
         bool may_wait = !x->is_ready || x->until_ms == 0 || sys_mono_ms() < x->until_ms;
@@ -223,7 +294,7 @@ static bool try_all(struct tree_waiters *w)
         if (may_wait && (r == -EAGAIN || r == -EHOSTDOWN || r == -ETIMEDOUT))
             continue;
         remove_waiter(w, x);
-        answer(w->m, x, r, &e);
+        answer(w->m, x, x->is_test && r == -EAGAIN ? 0 : r, &found, &e);
         got_one = true;
     }
     return got_one;
@@ -297,14 +368,16 @@ static bool enlist(struct tree_waiters *w, struct waiter *x)
 }
 
 /* until_ms 0: for as long as it takes; -EDEADLK when it would take for ever. */
-static int wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, uint64_t until_ms)
+static int wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, uint64_t until_ms,
+                    bool is_test)
 {
     struct mount *m = mount_of(req);
     struct tree_waiters *w = m->tree->waiters;
     struct waiter *x = calloc(1, sizeof(*x));
     if (!x)
         abort();
-    *x = (struct waiter){.req = req, .file = tree_file_ref(m, f), .wanted = *wanted, .until_ms = until_ms};
+    *x = (struct waiter){
+        .req = req, .file = tree_file_ref(m, f), .wanted = *wanted, .until_ms = until_ms, .is_test = is_test};
     if (!enlist(w, x)) {
         tree_file_unref(m, f);
         free(x);
@@ -342,70 +415,39 @@ static struct tree_held held_of(const struct fuse_file_info *fi, const struct fl
     };
 }
 
-/* What is in the way: as the node says, else what this mount has. */
-static int find_in_the_way(struct mount *m, struct tree_file *f, const struct tree_held *wanted,
-                           struct wire_tree_lock_rep *ret, struct err *e)
-{
-    int r = ask(m, f, wanted, WIRE_TEST, ret, e);
-    if (r < 0 || ret->type != WIRE_LOCK_NONE)
-        return r;
-    LOCK_SCOPE(&m->tree->waiters->lock);
-    for (const struct tree_held *h = f->locks; h && ret->type == WIRE_LOCK_NONE; h = h->next)
-        if (tree_held_conflicts(h, wanted))
-            *ret = (struct wire_tree_lock_rep){
-                .fd = -1, .type = h->type, .start = h->start, .end = h->end, .pid = h->pid};
-    return 0;
-}
-
 void tree_op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock)
 {
     (void)ino;
     struct err e = {0};
     struct tree_held wanted = held_of(fi, lock);
     struct wire_tree_lock_rep rep;
-    int r = find_in_the_way(mount_of(req), tree_handle_of(fi)->file, &wanted, &rep, &e);
-    if (r < 0) {
+    struct mount *m = mount_of(req);
+    struct tree_file *f = tree_handle_of(fi)->file;
+    uint64_t grace_ms = 0;
+    int r = find_in_the_way(m, f, &wanted, &rep, &e);
+    if (r == 0 && rep.type != WIRE_LOCK_NONE && !is_in_the_way_here(m, f, &wanted, &grace_ms))
+        r = find_in_the_way(m, f, &wanted, &rep, &e); /* perhaps it has just gone */
+    if (r == 0 && rep.type != WIRE_LOCK_NONE && grace_ms > 0)
+        r = wait_for(req, f, &wanted, sys_mono_ms() + grace_ms, /* is_test= */ true);
+    else if (r == 0)
+        reply_found(req, &rep);
+    if (r < 0)
         mount_reply_error(req, "lock", r, &e);
-        return;
-    }
-    struct flock found = {
-        .l_type = rep.type == WIRE_LOCK_NONE   ? F_UNLCK
-                  : rep.type == WIRE_LOCK_READ ? F_RDLCK
-                                               : F_WRLCK,
-        .l_whence = SEEK_SET,
-        .l_start = (off_t)rep.start,
-        .l_len = rep.end == TO_THE_END ? 0 : (off_t)(rep.end - rep.start + 1),
-        .l_pid = (pid_t)rep.pid,
-    };
-    (void)fuse_reply_lock(req, &found);
-}
-
-/* How long a lock of this mount that is in the way may take to go; 0: none is in the way. */
-static uint64_t grace_of(struct mount *m, struct tree_file *f, const struct tree_held *wanted)
-{
-    LOCK_SCOPE(&m->tree->waiters->lock);
-    uint64_t ms = 0;
-    for (const struct tree_held *h = f->locks; h; h = h->next) {
-        const struct tree_handle *through = h->through;
-        if (tree_held_conflicts(h, wanted))
-            ms = MAX(ms, (uint64_t)(atomic_load(&through->is_closing) ? CLOSING_MS : GRACE_MS));
-    }
-    return ms;
 }
 
 static void set_lock(fuse_req_t req, struct tree_handle *h, const struct tree_held *wanted, bool may_wait)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
-    bool is_flock = wanted->kind == WIRE_LOCK_FLOCK;
+    uint64_t grace_ms = 0;
     int r = take(m, h->file, wanted, &e);
-    uint64_t grace_ms = r == -EAGAIN && is_flock ? grace_of(m, h->file, wanted) : 0;
-    if (r == -EAGAIN && is_flock && grace_ms == 0) /* perhaps it has just gone */
+    if (r == -EAGAIN && !is_in_the_way_here(m, h->file, wanted, &grace_ms)) /* perhaps it has just gone */
         r = take(m, h->file, wanted, &e);
     if (r == 0)
         atomic_store(&h->is_closing, false);
     if (r == -EAGAIN && (may_wait || grace_ms > 0)) {
-        r = wait_for(req, h->file, wanted, may_wait ? 0 : sys_mono_ms() + grace_ms);
+        uint64_t until_ms = may_wait ? 0 : sys_mono_ms() + grace_ms;
+        r = wait_for(req, h->file, wanted, until_ms, /* is_test= */ false);
         if (r == 0)
             return; /* answered when it has the lock */
     }

@@ -168,7 +168,7 @@ static int take(struct mount *m, struct tree_file *f, const struct tree_held *x,
     return take_in_order(m, f, x, e);
 }
 
-/* What is in the way: as the node says, else what this mount has. */
+/* What is in the way, the first in the file: as the node says, else what this mount has. */
 static int find_in_the_way(struct mount *m, struct tree_file *f, const struct tree_held *wanted,
                            struct wire_tree_lock_rep *ret, struct err *e)
 {
@@ -176,8 +176,8 @@ static int find_in_the_way(struct mount *m, struct tree_file *f, const struct tr
     if (r < 0 || ret->type != WIRE_LOCK_NONE)
         return r;
     LOCK_SCOPE(&m->tree->waiters->lock);
-    for (const struct tree_held *h = f->locks; h && ret->type == WIRE_LOCK_NONE; h = h->next)
-        if (tree_held_conflicts(h, wanted))
+    for (const struct tree_held *h = f->locks; h; h = h->next)
+        if (tree_held_conflicts(h, wanted) && (ret->type == WIRE_LOCK_NONE || h->start < ret->start))
             *ret = (struct wire_tree_lock_rep){
                 .fd = -1, .type = h->type, .start = h->start, .end = h->end, .pid = h->pid};
     return 0;

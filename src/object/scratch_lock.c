@@ -98,13 +98,16 @@ static bool overlaps(const struct slock *x, const struct slock *want)
 
 /* ---- taking and dropping ---- */
 
+/* The first in the file, as F_GETLK has it. */
 static const struct slock *conflict_locked(struct slocks *l, const struct slock *want)
 {
+    const struct slock *first = NULL;
     for (const struct slock *x = *chain_of(l, want->bucket, want->ino); x; x = x->next)
         if (is_at(x, want) && overlaps(x, want) && !same_owner(&x->owner, &want->owner) &&
-            (x->type == WIRE_LOCK_WRITE || want->type == WIRE_LOCK_WRITE))
-            return x;
-    return NULL;
+            (x->type == WIRE_LOCK_WRITE || want->type == WIRE_LOCK_WRITE) &&
+            (!first || x->start < first->start))
+            first = x;
+    return first;
 }
 
 static void insert_locked(struct slocks *l, const struct slock *want)

@@ -95,7 +95,7 @@ def test_no_lock_is_left_behind_when_many_open_and_close(top):
 
 
 def test_ranges_of_locks(mount):
-    """POSIX locks of bytes: others may have other bytes; F_GETLK names who is in the way; any close ends them."""
+    """POSIX locks of bytes: others may have other bytes; F_GETLK names who is in the way, the first in the file; any close ends them."""
     top = mount().path
     (top / "f").write_bytes(b"x" * 100)
     with open(top / "f", "r+b") as f, holder(top / "f", "posix", 10, 10) as process:
@@ -107,6 +107,10 @@ def test_ranges_of_locks(mount):
         open(top / "f").close()
         with holder(top / "f", "posix", 0, 5):
             pass
+    (top / "g").write_bytes(b"x" * 100)
+    with holder(top / "g", "posix", 40, 5), holder(top / "g", "posix", 5, 2) as first, holder(top / "g", "posix", 30, 5), open(top / "g", "r+b") as g:
+        kind, whence, start, n, pid = struct.unpack("hhqqi4x", fcntl.fcntl(g, fcntl.F_GETLK, query))
+        assert (start, n, pid) == (5, 2, first.pid)
 
 
 def test_locks_of_descriptions(mount):

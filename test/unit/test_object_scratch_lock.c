@@ -121,6 +121,10 @@ static void test_ranges(void **state)
     assert_int_equal(in_the_way(s, 40, 99, &end), 60);
     assert_int_equal(end, 99);
     assert_int_equal(range(s, 2, WIRE_LOCK_WRITE, 45, 50), 0);
+    assert_int_equal(range(s, 2, WIRE_LOCK_WRITE, 55, 57), 0);
+    assert_int_equal(in_the_way(s, 40, UINT64_MAX, &end),
+                     45); /* the first in the file, in whatever order they came */
+    assert_int_equal(end, 50);
     assert_int_equal(range(s, 2, WIRE_LOCK_NONE, 0, UINT64_MAX), 0);
     assert_int_equal(range(s, 1, WIRE_LOCK_WRITE, 40, 59), 0); /* one again */
     assert_int_equal(in_the_way(s, 70, 70, &end), 0);

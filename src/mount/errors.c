@@ -28,6 +28,8 @@ int mount_errno(int code)
         return EINVAL;
     case ERR_NOT_IMPLEMENTED:
         return ENOTSUP;
+    case -EMFILE: /* ours or the node's table of descriptors is full, not the program's */
+        return ENFILE;
     case -EBADF: /* a handle of ours, not of the program */
     case -EPIPE:
     case -EHOSTDOWN:

@@ -160,9 +160,10 @@ struct scratch_cred snode_owner(const struct bucket *b);
 /* Opens a held inode; the hold goes with the handle, or on failure. */
 int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, uint32_t flags,
                struct arena *a, struct stree **ret, struct scratch_inode *ret_x, struct err *e);
-/* A new inode, held and with this extent, whose reference it takes over. */
+/* A new inode, held and with this extent, whose reference it takes over, and with it the descriptor that
+ * hard_open_ahead has given. */
 int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, int64_t mtime_ns,
-               struct hard *h, struct stree **ret, struct err *e);
+               struct hard *h, int fd, struct stree **ret, struct err *e);
 /* A new inode, held and without an extent, for reading. */
 struct stree *stree_made_empty(struct snode *n, const struct scratch_call *call, uint64_t ino);
 /* A handle for it, and the descriptor that goes with it, or -1. Takes it over. */

@@ -261,7 +261,7 @@ int stree_open(struct snode *n, const struct scratch_call *call, uint64_t ino, u
 }
 
 int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, int64_t mtime_ns,
-               struct hard *h, struct stree **ret, struct err *e)
+               struct hard *h, int fd, struct stree **ret, struct err *e)
 {
     struct sfile *f = sfile_get(n, call->bucket, ino);
     struct stree *t = stree_new(n, f, /* writes= */ true);
@@ -271,12 +271,9 @@ int stree_made(struct snode *n, const struct scratch_call *call, uint64_t ino, i
     int r = hard_begin_writing(h, e);
     if (r == 0)
         (void)hard_set_mtime(h, mtime_ns, NULL); /* else it is modified now: nearly as good */
-    if (r == 0) {
-        t->fd = hard_open_fd(h, O_RDWR);
-        r = t->fd < 0 ? err_errno(e, t->fd, "open the file for writing") : 0;
-        if (r < 0)
-            hard_end_writing(h);
-    }
+    if (r == 0)
+        hard_hand_out(h);
+    t->fd = fd;
     lock_take(&n->lock);
     f->fresh = f->fresh || !f->hard;
     if (r == 0) {

@@ -67,9 +67,9 @@ int op_tree_lookup(struct object_session *ses, const struct wire_tree_lookup_req
 
 /* ---- making ---- */
 
-/* The inode was made, with this extent when there is one, or was there: opens it. Its hold is taken over. */
+/* The inode was made, with this extent, or was there: opens it. Its hold is taken over, h and fd too. */
 static int open_made(struct tree_call *t, struct object_session *ses, const struct wire_tree_create_req *q,
-                     struct scratch_inode *x, struct hard *h, struct arena *a,
+                     struct scratch_inode *x, struct hard *h, int fd, struct arena *a,
                      struct wire_tree_create_rep *rep, struct err *e)
 {
     struct stree *tree = NULL;
@@ -78,8 +78,9 @@ static int open_made(struct tree_call *t, struct object_session *ses, const stru
     bool is_its = slice_eq(x->location, slice_of(location, sizeof(location)));
     int r;
     if (is_its) {
-        r = stree_made(t->node, &t->call, x->ino, x->mtime_ns, h, &tree, e);
+        r = stree_made(t->node, &t->call, x->ino, x->mtime_ns, h, fd, &tree, e);
     } else {
+        macro_close(&fd);
         hard_give_back(h); /* nobody ever named it */
         uint32_t flags = WIRE_WRITE | (q->flags & WIRE_TRUNCATE);
         r = stree_open(t->node, &t->call, x->ino, flags, a, &tree, x, e);
@@ -100,6 +101,20 @@ static int open_late(struct tree_call *t, struct object_session *ses, bool made,
     return r < 0 ? r : stree_give(ses, t->bucket, tree, &rep->handle, &rep->fd, e);
 }
 
+/* A new file's extent, and the descriptor for who makes it: a name is made when nothing is missing any more.
+ */
+static int take_extent(struct store *s, struct hard **ret, int *ret_fd, struct err *e)
+{
+    int r = hard_take(s, ret, e);
+    if (r < 0)
+        return r;
+    *ret_fd = hard_open_ahead(*ret);
+    if (*ret_fd >= 0)
+        return 0;
+    hard_give_back(TAKE_PTR(*ret));
+    return err_errno(e, *ret_fd, "open the new file for writing");
+}
+
 static int create(struct tree_call *t, struct object_session *ses, const struct wire_tree_create_req *q,
                   struct arena *a, struct wire_tree_create_rep *rep, struct err *e)
 {
@@ -114,8 +129,9 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
     struct hard *h = NULL;
     struct scratch_inode x;
     int r = opens ? session_check_room(ses, e) : 0;
+    int fd = -1;
     if (r == 0 && writes)
-        r = hard_take(t->node->store, &h, e);
+        r = take_extent(t->node->store, &h, &fd, e);
     if (r < 0)
         return r;
     if (writes) {
@@ -124,12 +140,13 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
     }
     r = scratch_create(t->node->names, &t->call, q->parent, q->name, &n, a, &x, &made, e);
     if (r < 0) {
+        macro_close(&fd);
         if (h)
             snode_drop_extent(h, r);
         return r;
     }
     if (writes)
-        r = open_made(t, ses, q, &x, h, a, rep, e);
+        r = open_made(t, ses, q, &x, h, fd, a, rep, e);
     else if (opens)
         r = open_late(t, ses, made, &x, a, rep, e);
     if (r == 0) {

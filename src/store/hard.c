@@ -527,19 +527,35 @@ int hard_open_path(struct hard *h, int flags)
     return sys->open(path, flags | O_CLOEXEC, 0);
 }
 
+int hard_open_ahead(struct hard *h)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    return hard_open_path(h, O_RDWR);
+}
+
+void hard_hand_out(struct hard *h)
+{
+    assert(h && h->magic == HARD_MAGIC);
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    LOCK_SCOPE(&t->lock);
+    assert(h->writers > 0);
+    h->pristine = false;
+    h->handed = h->dirty = true;
+    h->run_ok = false;
+}
+
 int hard_open_fd(struct hard *h, int flags)
 {
     assert(h && h->magic == HARD_MAGIC);
     int mode = flags & O_ACCMODE;
     assert(mode == O_RDONLY || mode == O_RDWR);
+    if (mode == O_RDWR) {
+        hard_hand_out(h);
+        return hard_open_path(h, mode);
+    }
     struct hard_shard *t = hard_shard_of(h->store, h->id);
     lock_take(&t->lock);
     h->pristine = false;
-    if (mode == O_RDWR) {
-        assert(h->writers > 0);
-        h->handed = h->dirty = true;
-        h->run_ok = false;
-    }
     lock_drop(&t->lock);
     return hard_open_path(h, mode);
 }

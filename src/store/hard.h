@@ -67,6 +67,11 @@ int hard_fd(const struct hard *h);
 /* A new descriptor, the caller's to close, to hand out: O_RDONLY or O_RDWR. O_RDWR only between
  * hard_begin_writing and hard_end_writing; it may live longer than those. */
 int hard_open_fd(struct hard *h, int flags);
+/* The same of a fresh extent in two steps, so that it can be named in between and no lack of descriptors
+ * comes after that: an O_RDWR one that nobody may have yet (-errno), and that it is handed out now, between
+ * hard_begin_writing and hard_end_writing. */
+int hard_open_ahead(struct hard *h);
+void hard_hand_out(struct hard *h);
 int hard_stat(struct hard *h, struct stat *ret);
 /* 0: nobody has the file open for writing, by any of its names; -EAGAIN: somebody has. Other errors: the file
  * system cannot tell. */

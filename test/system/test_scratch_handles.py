@@ -1,9 +1,10 @@
-"""File handles of a scratch mount (name_to_handle_at, open_by_handle_at), by which an NFS server and programs that copy file systems name files."""
+"""Handles of a scratch mount: those that name a file (name_to_handle_at, open_by_handle_at), as an NFS server has them, and descriptors that run out."""
 
 import contextlib
 import ctypes
 import errno
 import os
+import resource
 import stat
 
 import pytest
@@ -127,3 +128,32 @@ def test_a_handle_leads_to_its_parents_but_not_above_the_mount(scratch, remount)
         assert os.readlink(f"/proc/self/fd/{fd}") == str(top / "b/c")
     with opened(top, handle_of(top)) as fd:
         assert os.readlink(f"/proc/self/fd/{fd}") == str(top)
+
+
+def test_no_name_is_made_when_descriptors_run_out(node, scratch, new_mount):
+    """A node that has no descriptor left refuses a new file with ENFILE, as the program's own table is not full, and makes no name;
+    what is open works on, and when something was closed there is room again. [With the descriptor opened after the name: the name is
+    there; without mount_errno's case: EMFILE.]"""
+    top = new_mount(node, scratch).path
+    (top / "d").mkdir()
+    used = len(os.listdir(f"/proc/{node.pid}/fd"))
+    before = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    held = []
+    try:
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (used + 61, before[1]))
+        with pytest.raises(OSError) as refused:
+            for i in range(200):
+                held.append(open(top / f"d/{i}", "wb", buffering=0))
+        names = set(os.listdir(top / "d"))
+        held[0].write(b"goes on")
+        held[0].flush()
+    finally:
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, before)
+        made = {f.name.rpartition("/")[2] for f in held}
+        for f in held:
+            f.close()
+    assert refused.value.errno == errno.ENFILE and len(held) > 5
+    listed = {o["Key"].rpartition("/")[2] for o in node.s3().list_objects_v2(Bucket=scratch, Prefix="d/")["Contents"]} - {""}
+    assert names == made == listed
+    assert (top / "d/0").read_bytes() == b"goes on"
+    (top / f"d/{len(held)}").write_bytes(b"there is room again")

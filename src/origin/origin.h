@@ -388,8 +388,8 @@ int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_
 /* Of `p` only key and cancel count. Sent once; nobody keeps a part whose body gave an error. */
 int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                        const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
-/* `p`: key, conditions, and what ret_attr is to show of type and metadata. After a lost answer the object may
- * be there. */
+/* `p`: key, conditions, and type and metadata as they were given at its creation, which some kinds are told
+ * only now. After a lost answer the object may be there. */
 int origin_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);

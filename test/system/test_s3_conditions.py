@@ -50,8 +50,8 @@ def content(s3, where):
 @pytest.mark.parametrize("kind", ["scratch", "mirror"])
 @pytest.mark.parametrize("seen", [True, False], ids=["If-Match", "If-None-Match"])
 def test_one_of_many_conditional_writes_is_made(node, origin, seen, kind):
-    """Of PUTs, completions, copies and removals that want the object as it was, or none to be there, exactly one is done, and what it
-    did is what is there afterwards. (A removal after a removal finds nothing, which is no error.)"""
+    """Of PUTs, completions, copies and removals that want the object as it was, or none to be there, exactly one is done, and
+    what it did is what is there afterwards. (A removal after a removal finds nothing, which is no error.)"""
     s3, bucket = node.s3(), harness.scratch_bucket(node) if kind == "scratch" else node.new_bucket(origin)
     s3.put_object(Bucket=bucket, Key="source", Body=b"copied")
     for turn in range(9):
@@ -137,8 +137,8 @@ def test_a_removal_that_is_looked_at_first_takes_no_later_version(node, conditio
 
 
 def test_a_removal_waits_for_no_slow_writer(node, origin):
-    """A client that has sent half of an object keeps no conditional change of its key waiting; what it ends with is there then. (Seen to
-    fail without the wait for the body in `s3_put`.)"""
+    """A client that has sent half of an object keeps no conditional change of its key waiting; what it ends with is there
+    then. (Seen to fail without the wait for the body in `s3_put`.)"""
     s3, where, body = node.s3(read_timeout=60), {"Bucket": node.new_bucket(origin), "Key": "k"}, harness.random_bytes(6 << 20)
     old = s3.put_object(**where, Body=b"old")["ETag"]
     url = urllib.parse.urlsplit(s3.generate_presigned_url("put_object", where))
@@ -153,8 +153,8 @@ def test_a_removal_waits_for_no_slow_writer(node, origin):
 
 
 def test_ranges_of_many_clients_are_of_one_version(node, scratch):
-    """Who reads an object piece by piece with the ETag of its beginning has the bytes of that version or is told that it is no more,
-    while others read and somebody writes."""
+    """Who reads an object piece by piece with the ETag of its beginning has the bytes of that version or is told that it is
+    no more, while others read and somebody writes."""
     s3, where, ended = node.s3(), {"Bucket": scratch, "Key": "k"}, threading.Event()
 
     def body(turn):
@@ -205,8 +205,8 @@ def test_a_range_of_a_version_that_is_no_more(node, origin, kind):
 
 @pytest.mark.parametrize("kind", ["scratch", "mirror", "file"])
 def test_a_star_fits_whatever_is_there(node, origin, tmp_path, kind):
-    """If-Match: * of a PUT, a completion and a removal holds for every object, and for none that is not there; removing that is no
-    error. At an origin too that does not know "*" there (versitygw)."""
+    """If-Match: * of a PUT, a completion and a removal holds for every object, and for none that is not there; removing that
+    is no error. At an origin too that does not know "*" there (versitygw)."""
     s3 = node.s3()
     if kind == "file":
         bucket = harness.random_name()

@@ -38,7 +38,8 @@ class Mirror:
         return [int(n) for n in re.findall(r"<Size>(\d+)</Size>", body.decode())] if status == 200 else []
 
     def listed(self, upload):
-        return [(p["PartNumber"], p["ETag"], p["Size"]) for p in self.s3.list_parts(**upload.where, UploadId=upload.id).get("Parts", [])]
+        parts = self.s3.list_parts(**upload.where, UploadId=upload.id).get("Parts", [])
+        return [(p["PartNumber"], p["ETag"], p["Size"]) for p in parts]
 
     def open(self):
         return [u["UploadId"] for u in self.s3.list_multipart_uploads(Bucket=self.name).get("Uploads", [])]
@@ -51,8 +52,8 @@ def mirror(node, azurite):
 
 @pytest.mark.parametrize("way", ["put", "multipart"])
 def test_larger_than_the_cache(new_node, azurite, tmp_path, way):
-    """Half as much again as the cache holds arrives whole, in blocks that were sent while it came, and is read. (Seen to fail without
-    `upload_create` in the table of az.c: an upload is refused for want of room.)"""
+    """Half as much again as the cache holds arrives whole, in blocks that were sent while it came, and is read. (Seen to fail
+    without `upload_create` in the table of az.c: an upload is refused for want of room.)"""
     here = Mirror(new_node(disk=f"{tmp_path / 'disk'}:64MiB", memory="512MiB"), azurite)
     parts = {n: harness.random_bytes(8 * MIB + n) for n in range(1, 13)}
     body = b"".join(parts.values())
@@ -76,8 +77,8 @@ def test_larger_than_the_cache(new_node, azurite, tmp_path, way):
 
 
 def test_parts_in_any_order(mirror):
-    """Parts come in any order, one in the place of another, and some are not in the list: the object has those that are, as they came
-    last. (Seen to fail where the ids of blocks are made of the part's number alone: two uploads of a key mix.)"""
+    """Parts come in any order, one in the place of another, and some are not in the list: the object has those that are, as
+    they came last. (Seen to fail where the ids of blocks are made of the part's number alone: two uploads of a key mix.)"""
     upload, other = Upload(mirror), Upload(mirror)
     parts = {n: harness.random_bytes(5 * MIB + n) for n in (2, 3, 7, 9)}
     upload.part(7, harness.random_bytes(6 * MIB))
@@ -93,8 +94,8 @@ def test_parts_in_any_order(mirror):
 
 
 def test_conditions(mirror):
-    """Those of a completion go with the list of blocks: what does not hold leaves object and upload as they are. (Seen to fail without
-    the conditions in `az_put_headers`.)"""
+    """Those of a completion go with the list of blocks: what does not hold leaves object and upload as they are. (Seen to
+    fail without the conditions in `az_put_headers`.)"""
     s3, where, part = mirror.s3, {"Bucket": mirror.name, "Key": "k"}, harness.random_bytes(5 * MIB)
     missing = Upload(mirror)
     missing.part(1, part)
@@ -113,8 +114,8 @@ def test_conditions(mirror):
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_uploads_outlive_the_node(new_node, azurite, end):
-    """Parts that were acknowledged are listed and completed by the node's next run, the first list of them again, too. (Seen to fail
-    where `upload_save_part` is left out.)"""
+    """Parts that were acknowledged are listed and completed by the node's next run, the first list of them again, too. (Seen
+    to fail where `upload_save_part` is left out.)"""
     here = Mirror(new_node(), azurite)
     parts = {n: harness.random_bytes(5 * MIB + n) for n in (1, 2, 3)}
 
@@ -141,8 +142,8 @@ def test_uploads_outlive_the_node(new_node, azurite, end):
 
 
 def test_an_abort(mirror):
-    """It leaves no object and no upload, and one that is there is as it was; what was sent is in nobody's list, and the next upload of
-    the key is its own."""
+    """It leaves no object and no upload, and one that is there is as it was; what was sent is in nobody's list, and the next
+    upload of the key is its own."""
     upload = Upload(mirror)
     upload.part(1, harness.random_bytes(5 * MIB))
     upload.abort()
@@ -161,9 +162,9 @@ def test_an_abort(mirror):
 
 
 def test_another_completion_of_the_key_ends_an_upload(mirror):
-    """The service drops what no list has when a blob is written. Who completes another upload of the key then is told that there is none,
-    and the object stays as it was written; a new upload works. (Azurite does so for lists of blocks only. Seen to fail where
-    InvalidBlockList is left a conflict.)"""
+    """The service drops what no list has when a blob is written. Who completes another upload of the key then is told that
+    there is none, and the object stays as it was written; a new upload works. (Azurite does so for lists of blocks only. Seen
+    to fail where InvalidBlockList is left a conflict.)"""
     upload, winner = Upload(mirror), Upload(mirror)
     upload.part(1, harness.random_bytes(5 * MIB))
     winner.part(1, b"written")

@@ -479,8 +479,9 @@ static bool same_file_state(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* Conditions that the origin itself cannot check. Who asks for them through S3 counts on them, and is refused
- * when the write is opened; a mount's are checked here, just before: not atomic against writers elsewhere. */
+/* Conditions that neither the origin checks nor its kind looks at. Who asks for them through S3 counts on
+ * them, and is refused when the write is opened; a mount's are checked here, just before: not atomic against
+ * any other writer. */
 static int check_put_conditions(struct writer *w, struct err *e)
 {
     bool any = w->put.if_none_match || w->put.if_match.n > 0;

@@ -30,9 +30,11 @@
 int s3_enter(struct s3 *s, struct slice key, bool alone, const atomic_bool *cancel, struct key_order *x,
              struct err *e)
 {
+    struct buf _cleanup_buf_ whole = BUF_INIT(WEB_URL_MAX); /* of buckets with other prefixes, too */
+    if (buf_str(&whole, s->prefix) < 0 || buf_slice(&whole, key) < 0)
+        return err_set(e, -ENAMETOOLONG, "the key is too long");
     uint64_t hash = hash_mix(hash_table(slice_str(s->service)), hash_table(slice_str(s->bucket)));
-    hash = hash_mix(hash, hash_mix(hash_table(slice_str(s->prefix)), hash_table(key)));
-    return key_order_enter(x, hash, alone, cancel, e);
+    return key_order_enter(x, hash_mix(hash, hash_table(buf_view(&whole))), alone, cancel, e);
 }
 
 bool s3_is_conditional(const struct origin_put *p)

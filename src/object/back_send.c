@@ -432,7 +432,7 @@ static int send_to(struct sending *s, struct slice key, struct slice if_match, b
         k = check_bytes(s, e);
     if (k < 0)
         return k;
-    bool conditional = s->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT;
+    bool conditional = origin_heeds_conditions(s->upstream->origin);
     struct origin_put p = {.key = key,
                            .content_type = r->content_type,
                            .meta = r->meta,

@@ -313,7 +313,7 @@ static int check_base(struct upstream *u, struct object_service *s, struct origi
                               back_is_sent_as(s->back, u->bucket->id, p->key, base, now.etag));
     if (base.n > 0 ? !is_base : r == 0)
         return err_set(e, ERR_PRECONDITION, "the object was written by somebody else since");
-    if (!(u->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+    if (!origin_heeds_conditions(u->origin))
         return 0;
     p->if_match = base.n > 0 ? now.etag : SLICE_NULL;
     p->if_none_match = base.n == 0;

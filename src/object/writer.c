@@ -479,12 +479,13 @@ static bool same_file_state(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* Conditions that the origin itself cannot check. Who asks for them through S3 counts on them, and is refused
- * when the write is opened; a mount's are checked here, just before: not atomic against writers elsewhere. */
+/* Conditions that neither the origin checks nor its kind looks at. Who asks for them through S3 counts on
+ * them, and is refused when the write is opened; a mount's are checked here, just before: not atomic against
+ * any other writer. */
 static int check_put_conditions(struct writer *w, struct err *e)
 {
     bool any = w->put.if_none_match || w->put.if_match.n > 0;
-    if (!any || (w->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+    if (!any || origin_heeds_conditions(w->upstream->origin))
         return 0;
     _cleanup_(arena_freep) struct arena *a = arena_new(WRITER_ARENA);
     struct attr now;
@@ -590,7 +591,7 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
         put.payload_sha256 = q->sha256;
         put.content_md5 = q->md5;
         put.whole = q->sha256.n > 0 || q->md5.n > 0;
-        if (!(w->upstream->origin->capabilities & ORIGIN_CAN_CONDITIONAL_PUT)) { /* checked above */
+        if (!origin_heeds_conditions(w->upstream->origin)) { /* checked above */
             put.if_none_match = false;
             put.if_match = SLICE_NULL;
         }

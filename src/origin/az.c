@@ -238,4 +238,8 @@ const struct origin_ops origin_az_ops = {
     .copy = az_copy,
     .takes = az_takes,
     .set_meta = az_set_meta,
+    .upload_create = az_upload_create,
+    .upload_part = az_upload_part,
+    .upload_complete = az_upload_complete,
+    .upload_abort = az_upload_abort,
 };

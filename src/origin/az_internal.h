@@ -1,7 +1,7 @@
 /*
  * The Azure Blob kind, between its files: az.c (options, URLs, opening, reads), az_request.c (addressing,
- * SharedKey, SAS), az_token.c (tokens of identities), az_list.c (listings), az_put.c (writes, copies,
- * blocks).
+ * SharedKey, SAS), az_token.c (tokens of identities), az_list.c (listings), az_put.c (writes, copies),
+ * az_blocks.c (blobs in blocks, uploads in parts).
  */
 #pragma once
 
@@ -10,6 +10,7 @@
 #define AZ_MAGIC      0x415a4f52u
 #define AZ_VERSION    "2021-12-02" /* of the service's protocol */
 #define AZ_BLOCKS_MAX 50000
+#define AZ_BLOCK_MAX  (4000 * MIB)
 #define AZ_SINGLE_MAX (8 * MIB) /* larger blobs are sent in blocks */
 #define AZ_KEY_MAX    256       /* bytes of an account's key, decoded */
 
@@ -91,3 +92,25 @@ int az_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
                 struct origin_attr *ret_attr, struct err *e);
 int az_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
             struct origin_attr *ret_attr, struct err *e);
+
+/* ---- az_put.c, for az_blocks.c ---- */
+
+/* Type, metadata and conditions of a new blob; texts go to the arena, which must outlive the call. */
+int az_put_headers(struct web_call *c, const struct origin_put *p, struct arena *a, struct err *e);
+void az_class_header(const struct az *z, struct web_call *c);
+int az_put_result(const struct web_call *c, const struct origin_put *p, uint64_t size, struct arena *a,
+                  struct origin_attr *ret, struct err *e);
+
+/* ---- az_blocks.c ---- */
+
+/* The blob in blocks that are sent in parallel. */
+int az_put_blocks(struct az *z, const struct origin_put *p, const struct origin_body *body, struct arena *a,
+                  struct origin_attr *ret_attr, struct err *e);
+int az_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                     struct err *e);
+int az_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                   const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+int az_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
+                       const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                       struct origin_attr *ret_attr, struct err *e);
+int az_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);

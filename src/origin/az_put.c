@@ -1,14 +1,9 @@
 /*
- * Writes of the Azure Blob kind: Put Blob, blocks and their list, Delete Blob, Copy Blob.
- *
- * Larger bodies are sent as blocks in parallel, under ids of this upload alone; the list of them makes the
- * blob. Blocks that are never listed are gone after a week.
+ * Writes of the Azure Blob kind: Put Blob, Delete Blob, Copy Blob. Larger bodies go as blocks (az_blocks.c).
  *
  * Invariants:
  *  1. The blob appears with one request: Put Blob or Put Block List, and conditions go with that one.
- *  2. Each block is sent by one thread, under an id with random bytes, so that uploads of the same blob do
- * not mix.
- *  3. A copy is told as done only when the service says so. One that is not waited for any more is aborted,
+ *  2. A copy is told as done only when the service says so. One that is not waited for any more is aborted,
  * so that nothing appears after its failure was told.
  *
  * Failure modes: as in origin.h. -EINVAL for metadata whose name the service does not take: letters, digits
@@ -16,18 +11,12 @@
  */
 #include "origin/az_internal.h"
 
-#include "base/le.h"
-#include "base/text.h"
-
 #include <inttypes.h>
 
-#define ID_RANDOM     12
-#define BLOCK_MAX     (4000 * MIB)
 #define COPY_LOOK_MS  200
 #define STOP_LOOK_MS  50
 #define COPY_MAX_MS   3600000ull
 #define LOOK_FAILURES 10 /* one after another, of looks at a copy */
-#define LIST_MAX      (4 * MIB)
 
 /* ---- headers ---- */
 
@@ -63,8 +52,7 @@ static int kept_header(struct web_call *c, struct slice meta, const char *header
     return r;
 }
 
-/* Type, metadata and conditions of a new blob; texts go to the arena, which must outlive the call. */
-static int put_headers(struct web_call *c, const struct origin_put *p, struct arena *a, struct err *e)
+int az_put_headers(struct web_call *c, const struct origin_put *p, struct arena *a, struct err *e)
 {
     static const char *const kept[] = {"cache-control", "content-encoding", "content-disposition",
                                        "content-language"};
@@ -97,14 +85,14 @@ static int put_headers(struct web_call *c, const struct origin_put *p, struct ar
     return r;
 }
 
-static void class_header(const struct az *z, struct web_call *c)
+void az_class_header(const struct az *z, struct web_call *c)
 {
     if (z->base.storage_class)
         web_header(c, SLICE_LIT("x-ms-access-tier"), slice_str(z->base.storage_class));
 }
 
-static int put_result(const struct web_call *c, const struct origin_put *p, uint64_t size, struct arena *a,
-                      struct origin_attr *ret, struct err *e)
+int az_put_result(const struct web_call *c, const struct origin_put *p, uint64_t size, struct arena *a,
+                  struct origin_attr *ret, struct err *e)
 {
     if (!c->response.etag[0])
         return err_set(e, ERR_ORIGIN_FAILED, "the answer has no ETag");
@@ -130,116 +118,13 @@ static int put_single(struct az *z, const struct origin_put *p, const struct ori
     c.body = body;
     c.body_n = body->size_bytes;
     web_header(&c, SLICE_LIT("x-ms-blob-type"), SLICE_LIT("BlockBlob"));
-    class_header(z, &c);
+    az_class_header(z, &c);
     if (p->content_md5.n)
         web_header(&c, SLICE_LIT("content-md5"), p->content_md5);
-    r = put_headers(&c, p, scratch, e);
+    r = az_put_headers(&c, p, scratch, e);
     if (r == 0)
         r = web_perform(&c, e);
-    return r == 0 ? put_result(&c, p, body->size_bytes, a, ret_attr, e) : r;
-}
-
-/* ---- blocks ---- */
-
-struct upload {
-    struct az *az;
-    const struct origin_put *put;
-    const struct origin_body *body;
-    uint64_t part_bytes;
-    uint32_t n;
-    uint8_t random[ID_RANDOM];
-};
-
-/* Base64 of the random bytes and the number: all ids of a blob have one length. */
-static void block_id(const struct upload *u, uint32_t i, struct buf *b)
-{
-    uint8_t id[ID_RANDOM + 4];
-    memcpy(id, u->random, ID_RANDOM);
-    be_put32(id + ID_RANDOM, i);
-    int r = text_base64(b, slice_of(id, sizeof(id)));
-    assert(r == 0);
-}
-
-static int put_block(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
-{
-    struct upload *u = arg;
-    uint64_t offset = (uint64_t)i * u->part_bytes;
-    struct buf _cleanup_buf_ id = BUF_INIT(64);
-    int r = web_wait_for_body(u->body, offset, e);
-    if (r < 0)
-        return r;
-    block_id(u, i, &id);
-    struct web_call _cleanup_(web_call_fini) c;
-    web_call_init(&c, &u->az->web, WEB_PUT, "put_part");
-    c.has_key = true;
-    c.key = u->put->key;
-    c.cancel = u->put->cancel;
-    c.also_cancel = stop;
-    c.body = u->body;
-    c.body_offset = offset;
-    c.body_n = MIN(u->part_bytes, u->body->size_bytes - offset);
-    web_query(&c, SLICE_LIT("comp"), SLICE_LIT("block"));
-    web_query(&c, SLICE_LIT("blockid"), buf_view(&id));
-    return web_perform(&c, e);
-}
-
-static ssize_t text_read(void *arg, void *p, size_t n, uint64_t offset)
-{
-    const struct buf *b = arg;
-    n = MIN(n, b->n - offset);
-    memcpy(p, b->p + offset, n);
-    return (ssize_t)n;
-}
-
-static int put_list(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
-{
-    struct buf _cleanup_buf_ list = BUF_INIT(LIST_MAX);
-    int r = buf_str(&list, "<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
-    for (uint32_t i = 0; i < u->n && r == 0; i++) {
-        struct buf _cleanup_buf_ id = BUF_INIT(64);
-        block_id(u, i, &id);
-        r = buf_printf(&list, "<Uncommitted>%s</Uncommitted>", id.p);
-    }
-    if (r == 0)
-        r = buf_str(&list, "</BlockList>");
-    if (r < 0)
-        return err_set(e, r, "the list of blocks is too long");
-    struct arena *_cleanup_(arena_freep) scratch = arena_new(64 * KIB);
-    struct origin_body body = {.size_bytes = list.n, .read = text_read, .arg = &list};
-    struct web_call _cleanup_(web_call_fini) c;
-    web_call_init(&c, &u->az->web, WEB_PUT, "complete_upload");
-    c.has_key = true;
-    c.key = u->put->key;
-    c.cancel = u->put->cancel;
-    c.body = &body;
-    c.body_n = list.n;
-    web_query(&c, SLICE_LIT("comp"), SLICE_LIT("blocklist"));
-    web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/xml"));
-    class_header(u->az, &c);
-    r = put_headers(&c, u->put, scratch, e);
-    if (r == 0)
-        r = web_perform(&c, e);
-    return r == 0 ? put_result(&c, u->put, u->body->size_bytes, a, ret_attr, e) : r;
-}
-
-static int put_blocks(struct az *z, const struct origin_put *p, const struct origin_body *body,
-                      struct arena *a, struct origin_attr *ret_attr, struct err *e)
-{
-    struct upload u = {.az = z, .put = p, .body = body};
-    uint64_t least = (body->size_bytes + AZ_BLOCKS_MAX - 1) / AZ_BLOCKS_MAX;
-    u.part_bytes = MAX(MIN(z->part_bytes, BLOCK_MAX), ALIGN_UP(least, MIB));
-    if (u.part_bytes > BLOCK_MAX)
-        return err_set(e, -EFBIG, "%" PRIu64 " bytes are more than the service takes", body->size_bytes);
-    u.n = (uint32_t)((body->size_bytes + u.part_bytes - 1) / u.part_bytes);
-    sys->random(u.random, sizeof(u.random));
-    struct web_parts parts = {.origin = &z->base,
-                              .n = u.n,
-                              .limit = (uint32_t)z->web.limit,
-                              .cancel = p->cancel,
-                              .one = put_block,
-                              .arg = &u};
-    int r = web_parts_run(&parts, e);
-    return r < 0 ? r : put_list(&u, a, ret_attr, e);
+    return r == 0 ? az_put_result(&c, p, body->size_bytes, a, ret_attr, e) : r;
 }
 
 int az_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
@@ -249,7 +134,7 @@ int az_put(struct origin *o, const struct origin_put *p, const struct origin_bod
     int r = web_check_key(z->prefix, p->key, e);
     if (r < 0)
         return r;
-    return body->size_bytes > AZ_SINGLE_MAX ? put_blocks(z, p, body, a, ret_attr, e)
+    return body->size_bytes > AZ_SINGLE_MAX ? az_put_blocks(z, p, body, a, ret_attr, e)
                                             : put_single(z, p, body, a, ret_attr, e);
 }
 
@@ -285,7 +170,7 @@ int az_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
     c.key = p->key;
     c.body = &none;
     web_query(&c, SLICE_LIT("comp"), SLICE_LIT("metadata"));
-    r = put_headers(&c, &only, scratch, e);
+    r = az_put_headers(&c, &only, scratch, e);
     if (r == 0)
         r = web_perform(&c, e);
     if (r == 0 && !c.response.etag[0])

@@ -418,6 +418,11 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
     return done(o, "put", started_ns, r, &local, e);
 }
 
+bool origin_heeds_conditions(const struct origin *o)
+{
+    return o->capabilities & (ORIGIN_CAN_CONDITIONAL_PUT | ORIGIN_LOOKS_FIRST);
+}
+
 int origin_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e)
 {
     assert(o && p);

@@ -137,6 +137,9 @@ enum origin_capability {
     ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body ORIGIN_PARTS_AT_ONCE parts are on their way together */
     ORIGIN_ROUNDS_TIMES =
         1 << 12, /* with an object's bytes come times to the second, without them finer ones */
+    /* Without ORIGIN_CAN_CONDITIONAL_PUT a condition is looked at just before the write: atomic among the
+     * writers of this process only. */
+    ORIGIN_LOOKS_FIRST = 1 << 13,
 };
 
 struct origin_get {
@@ -360,6 +363,8 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
 /* Whether an object of this key, type, metadata and size can be put at all: 0, or the error that any put of
  * it ends with, whatever the origin has. Nobody is asked, so that it may be accepted for later. */
 int origin_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
+/* Whether the conditions of a put are looked at: by the origin, or at least just before. */
+bool origin_heeds_conditions(const struct origin *o);
 /* -ENOENT when nothing was there and the origin says so; S3 reports success. */
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e);
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
@@ -383,8 +388,8 @@ int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_
 /* Of `p` only key and cancel count. Sent once; nobody keeps a part whose body gave an error. */
 int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                        const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
-/* `p`: key, conditions, and what ret_attr is to show of type and metadata. After a lost answer the object may
- * be there. */
+/* `p`: key, conditions, and type and metadata as they were given at its creation, which some kinds are told
+ * only now. After a lost answer the object may be there. */
 int origin_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);

@@ -142,7 +142,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
     s->base.ops = ops;
     s->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
                            ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_CAN_PARTS |
-                           ORIGIN_SENDS_PARTS;
+                           ORIGIN_SENDS_PARTS | ORIGIN_LOOKS_FIRST;
     lock_init(&s->lock, LOCK_ORIGIN);
     s->part_bytes = o->part_size;
     s->copy_max_bytes = S3_PUT_MAX_BYTES;

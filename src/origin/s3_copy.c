@@ -74,8 +74,11 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     struct web_call _cleanup_(web_call_fini) c;
     struct origin_body none = {0};
+    struct key_order _cleanup_(key_order_leave) order = {0};
     web_call_init(&c, &s->web, WEB_PUT, "copy");
     int r = web_etag_header(source->attr.etag, etag, e);
+    if (r == 0)
+        r = s3_enter(s, to, source->is_itself, /* cancel= */ NULL, &order, e);
     if (r < 0)
         return r;
     c.has_key = true;

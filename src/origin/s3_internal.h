@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "origin/key_order.h"
 #include "origin/web_internal.h"
 
 #define S3_MAGIC         0x53334f52u
@@ -293,6 +294,16 @@ int s3_version_reader_end(struct s3_version_reader *x, struct s3_version_page *r
 
 /* Whether the version was written by then (origin_as_of_end). Pure. */
 bool s3_version_is_of(const struct s3_version *x, uint64_t as_of_ns);
+
+/* The place of a change in the order of those of its key, from just before what shows until the answer
+ * (key_order.h). -ECANCELED. */
+int s3_enter(struct s3 *s, struct slice key, bool alone, const atomic_bool *cancel, struct key_order *x,
+             struct err *e);
+bool s3_is_conditional(const struct origin_put *p);
+/* Of a conditional write to a service that checks none: looks, and *ret, made in *plain, has no condition any
+ * more. Else it is `p`. ERR_PRECONDITION. */
+int s3_look_first(struct s3 *s, const struct origin_put *p, struct origin_put *plain,
+                  const struct origin_put **ret, struct err *e);
 
 /* Used by both ways of uploading. */
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e);

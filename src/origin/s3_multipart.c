@@ -237,7 +237,7 @@ static int complete_over_any(struct upload *u, struct slice document, struct s3_
 }
 
 /* The same upload may be completed twice; the second answer is that of the first. */
-static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
+static int complete_in_turn(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
     struct buf _cleanup_buf_ document = BUF_INIT(COMPLETE_MAX);
     if (make_document(u, &document) < 0)
@@ -263,6 +263,20 @@ static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_a
         r = err_prefix(e, ERR_ORIGIN_FAILED, "an answer to the end of an upload was lost, and now");
     if (r == 0)
         web_put_attr(u->put, u->size, slice_str(result.etag), date_ns, a, ret_attr);
+    return r;
+}
+
+static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
+{
+    const struct origin_put *asked = u->put;
+    struct key_order _cleanup_(key_order_leave) order = {0};
+    struct origin_put plain;
+    int r = s3_enter(u->s3, asked->key, s3_is_conditional(asked), asked->cancel, &order, e);
+    if (r == 0)
+        r = s3_look_first(u->s3, asked, &plain, &u->put, e);
+    if (r == 0)
+        r = complete_in_turn(u, a, ret_attr, e);
+    u->put = asked;
     return r;
 }
 

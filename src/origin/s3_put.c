@@ -10,19 +10,61 @@
  *
  * Invariants:
  *  1. A connection is taken only once the first byte of the body is there, so that slow writers hold none.
- *  2. Conditions go to the origin, which decides them atomically: unchanged, but for If-Match with "*", which
- * goes as the ETag that is there now, because few services know "*" in a write. A conditional delete is
- * checked by a HEAD before, because not every service knows If-Match there; one that refuses it (501) is
- * asked again without.
+ *  2. Conditions go to the origin: unchanged, but for If-Match with "*", which goes as the ETag that is there
+ * now, because few services know "*" in a write. A conditional delete is checked by a HEAD before, because
+ * not every service knows If-Match there; one that refuses it (501) is asked again without. Without
+ * origin.conditional_put a write is looked at before, too, and goes without.
+ *  3. Services decide conditions in steps that others come between, too (versitygw: If-Match of a PUT and of
+ * a DELETE both hold). So what this process does to a key under a condition, it does alone (s3_enter).
  *
  * Failure modes: as in origin.h. After a timeout or a lost connection the object may have been written.
  */
 #include "origin/s3_internal.h"
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "origin/meta.h"
 
 #define HASH_MAX_BYTES (8 * MIB)
+
+int s3_enter(struct s3 *s, struct slice key, bool alone, const atomic_bool *cancel, struct key_order *x,
+             struct err *e)
+{
+    struct buf _cleanup_buf_ whole = BUF_INIT(WEB_URL_MAX); /* of buckets with other prefixes, too */
+    if (buf_str(&whole, s->prefix) < 0 || buf_slice(&whole, key) < 0)
+        return err_set(e, -ENAMETOOLONG, "the key is too long");
+    uint64_t hash = hash_mix(hash_table(slice_str(s->service)), hash_table(slice_str(s->bucket)));
+    return key_order_enter(x, hash_mix(hash, hash_table(buf_view(&whole))), alone, cancel, e);
+}
+
+bool s3_is_conditional(const struct origin_put *p)
+{
+    return p->if_none_match || p->if_match.n > 0;
+}
+
+int s3_look_first(struct s3 *s, const struct origin_put *p, struct origin_put *plain,
+                  const struct origin_put **ret, struct err *e)
+{
+    *ret = p;
+    if (!s3_is_conditional(p) || (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+        return 0;
+    struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
+    struct origin_attr now;
+    int r = web_head(&s->web, p->key, SLICE_NULL, a, &now, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (p->if_none_match && r == 0)
+        return err_set(e, ERR_PRECONDITION, "the object exists already");
+    if (p->if_match.n > 0 && (r < 0 || !(slice_eq_str(p->if_match, "*") || slice_eq(p->if_match, now.etag))))
+        return err_set(e, ERR_PRECONDITION, "the object is another one now");
+    if (e)
+        e->code = 0;
+    *plain = *p;
+    plain->if_none_match = false;
+    plain->if_match = SLICE_NULL;
+    *ret = plain;
+    return 0;
+}
 
 bool s3_wants_any(const struct s3 *s, struct slice if_match)
 {
@@ -43,7 +85,7 @@ int s3_pin_any(struct s3 *s, struct slice key, char ret_etag[WEB_ETAG_MAX + 1], 
 
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e)
 {
-    c->once = p->if_none_match || p->if_match.n > 0;
+    c->once = s3_is_conditional(p);
     if (p->if_none_match)
         web_header(c, SLICE_LIT("if-none-match"), SLICE_LIT("*"));
     if (p->if_match.n) {
@@ -157,6 +199,16 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
         return r;
     if (body->size_bytes > single_max(s, p))
         return s3_put_multipart(s, p, body, a, ret_attr, e);
+    struct key_order _cleanup_(key_order_leave) order = {0};
+    struct origin_put plain;
+    if (body->slow && body->size_bytes > 0) /* all of it is there before others wait */
+        r = web_wait_for_body(body, body->size_bytes - 1, e);
+    if (r == 0)
+        r = s3_enter(s, p->key, s3_is_conditional(p), p->cancel, &order, e);
+    if (r == 0)
+        r = s3_look_first(s, p, &plain, &p, e);
+    if (r < 0)
+        return r;
     if (s3_wants_any(s, p->if_match))
         return put_over_any(s, p, body, a, ret_attr, e);
     return put_single(s, p, body, a, ret_attr, e);
@@ -201,7 +253,10 @@ int s3_remove(struct origin *o, struct slice key, struct slice if_match, struct 
 {
     struct s3 *s = s3_of(o);
     bool any = s3_wants_any(s, if_match);
+    struct key_order _cleanup_(key_order_leave) order = {0};
     int r = web_check_key(s->prefix, key, e);
+    if (r == 0)
+        r = s3_enter(s, key, if_match.n > 0, /* cancel= */ NULL, &order, e);
     if (r < 0)
         return r;
     if (if_match.n == 0)

@@ -2,12 +2,17 @@
 
 import concurrent.futures
 import hashlib
+import random
+import socket
 import threading
+import time
+import urllib.parse
 
 import botocore.exceptions
 import pytest
 
 import harness
+import keyorigin
 
 LOST = {"PreconditionFailed", "NoSuchKey"}  # the second where the winner removed the object
 
@@ -42,19 +47,20 @@ def content(s3, where):
         return None
 
 
+@pytest.mark.parametrize("kind", ["scratch", "mirror"])
 @pytest.mark.parametrize("seen", [True, False], ids=["If-Match", "If-None-Match"])
-def test_one_of_many_conditional_writes_is_made(node, scratch, seen):
-    """Of PUTs, completions, copies and removals that want the object as it was, or none to be there, exactly one is done, and what it
-    did is what is there afterwards. (A removal after a removal finds nothing, which is no error.)"""
-    s3 = node.s3()
-    s3.put_object(Bucket=scratch, Key="source", Body=b"copied")
+def test_one_of_many_conditional_writes_is_made(node, origin, seen, kind):
+    """Of PUTs, completions, copies and removals that want the object as it was, or none to be there, exactly one is done, and
+    what it did is what is there afterwards. (A removal after a removal finds nothing, which is no error.)"""
+    s3, bucket = node.s3(), harness.scratch_bucket(node) if kind == "scratch" else node.new_bucket(origin)
+    s3.put_object(Bucket=bucket, Key="source", Body=b"copied")
     for turn in range(9):
-        where = {"Bucket": scratch, "Key": f"k{turn}"}
+        where = {"Bucket": bucket, "Key": f"k{turn}"}
         condition = {"IfMatch": s3.put_object(**where, Body=b"old")["ETag"]} if seen else {"IfNoneMatch": "*"}
         bodies = [b"put 1", b"put 2", b"put 3", b"part 1", b"part 2", b"copied"]
         calls = [lambda body=body: s3.put_object(**where, Body=body, **condition) for body in bodies[:3]]
         calls += [lambda done=upload_of(s3, where, body): done(**condition) for body in bodies[3:5]]
-        calls.append(lambda: s3.copy_object(**where, CopySource=f"{scratch}/source", **condition))
+        calls.append(lambda: s3.copy_object(**where, CopySource=f"{bucket}/source", **condition))
         removals = turn % 3 if seen else 0
         bodies += [None] * removals  # they send no body, and would always be first
         calls += [lambda: (s3.list_buckets(), s3.delete_object(**where, **condition))] * removals
@@ -73,9 +79,86 @@ def test_one_of_many_conditional_writes_is_made(node, scratch, seen):
             assert content(s3, where) is None
 
 
+@pytest.mark.parametrize("kind", ["PUT", "completion"])
+def test_a_write_or_a_removal_of_one_version_is_made(node, origin, kind):
+    """Of writes and removals of one node that want the same version of an object, one is made, at a service too where a PUT and a
+    DELETE with one ETag may both be (versitygw: they are when they come straight to it, in about one of ten turns of this test).
+    (Seen to fail with `alone` false in `key_order_enter`.)"""
+    s3, bucket = node.s3(), node.new_bucket(origin)
+    for turn in range(60):
+        where = {"Bucket": bucket, "Key": f"k{turn}"}
+        old = s3.put_object(**where, Body=b"old")["ETag"]
+        bodies = [b"write 1", b"write 2", b"write 3"]
+        if kind == "PUT":
+            calls = [lambda body=body: s3.put_object(**where, Body=body, IfMatch=old) for body in bodies]
+        else:
+            calls = [lambda done=upload_of(s3, where, body): done(IfMatch=old) for body in bodies]
+        calls += [lambda: (time.sleep(random.random() * 0.012), s3.delete_object(**where, IfMatch=old))] * 3  # they are fast
+        errors = run_together(calls)
+        assert set(errors) - {None} <= LOST, errors
+        written = [body for body, error in zip(bodies, errors) if error is None]
+        removed = errors[3:].count(None)
+        if written:
+            assert (len(written), removed, content(s3, where)) == (1, 0, written[0]), errors
+        else:
+            assert removed == 3 and content(s3, where) is None, errors
+
+
+class _NoConditions(keyorigin.Handler):
+    """Knows no condition of a DELETE, and takes its time for one without: until somebody writes, who should not."""
+
+    def do_DELETE(self):
+        if self.headers.get("If-Match"):
+            self._parse()
+            return self._error(501, "NotImplemented")
+        self.owner.removing.set()
+        self.owner.writing.wait(1)
+        return super().do_DELETE()
+
+
+@pytest.mark.parametrize("kind", ["conditional", "plain", "other bucket"])
+def test_a_removal_that_is_looked_at_first_takes_no_later_version(node, kind):
+    """Where the service has no conditional DELETE, the node looks and removes: a PUT to this node meanwhile, with conditions or
+    without, waits for that, and its object stays; also in a bucket that has another part of the service's. (Seen to fail with
+    `alone` false in `key_order_enter`, and the last with prefix and key hashed apart.)"""
+    with keyorigin.KeyOrigin(_NoConditions) as there:
+        there.removing, there.writing = threading.Event(), threading.Event()
+        name, s3 = harness.random_name(), node.s3()
+        where = also = {"Bucket": name, "Key": "d/k"}
+        node.create_bucket(name, f"s3://{name}", **there.properties())
+        if kind == "other bucket":
+            also = {"Bucket": harness.random_name(), "Key": "k"}
+            node.create_bucket(also["Bucket"], f"s3://{name}/d", **there.properties())
+        old = s3.put_object(**where, Body=b"old")["ETag"]
+        there.before_put = lambda *_: there.writing.set()
+        condition = {"IfNoneMatch": "*"} if kind == "conditional" else {}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            removal = pool.submit(lambda: s3.delete_object(**where, IfMatch=old))
+            assert there.removing.wait(200)
+            s3.put_object(**also, Body=b"new", **condition)
+            removal.result(200)
+        assert there.objects[name, "d/k"].data == b"new" and content(s3, also) == b"new"
+
+
+def test_a_removal_waits_for_no_slow_writer(node, origin):
+    """A client that has sent half of an object keeps no conditional change of its key waiting; what it ends with is there
+    then. (Seen to fail without the wait for the body in `s3_put`.)"""
+    s3, where, body = node.s3(read_timeout=60), {"Bucket": node.new_bucket(origin), "Key": "k"}, harness.random_bytes(6 << 20)
+    old = s3.put_object(**where, Body=b"old")["ETag"]
+    url = urllib.parse.urlsplit(s3.generate_presigned_url("put_object", where))
+    with socket.create_connection((url.hostname, url.port)) as writer:
+        head = f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.sendall(head.encode() + body[:5 << 20])  # more than connections hold: the node has begun
+        s3.delete_object(**where, IfMatch=old)
+        assert content(s3, where) is None
+        writer.sendall(body[5 << 20:])
+        assert writer.recv(12) == b"HTTP/1.1 200"
+    assert content(s3, where) == body
+
+
 def test_ranges_of_many_clients_are_of_one_version(node, scratch):
-    """Who reads an object piece by piece with the ETag of its beginning has the bytes of that version or is told that it is no more,
-    while others read and somebody writes."""
+    """Who reads an object piece by piece with the ETag of its beginning has the bytes of that version or is told that it is
+    no more, while others read and somebody writes."""
     s3, where, ended = node.s3(), {"Bucket": scratch, "Key": "k"}, threading.Event()
 
     def body(turn):
@@ -126,8 +209,8 @@ def test_a_range_of_a_version_that_is_no_more(node, origin, kind):
 
 @pytest.mark.parametrize("kind", ["scratch", "mirror", "file"])
 def test_a_star_fits_whatever_is_there(node, origin, tmp_path, kind):
-    """If-Match: * of a PUT, a completion and a removal holds for every object, and for none that is not there; removing that is no
-    error. At an origin too that does not know "*" there (versitygw)."""
+    """If-Match: * of a PUT, a completion and a removal holds for every object, and for none that is not there; removing that
+    is no error. At an origin too that does not know "*" there (versitygw)."""
     s3 = node.s3()
     if kind == "file":
         bucket = harness.random_name()

@@ -232,6 +232,106 @@ static void test_blocks(void **state)
     web_fixture_stop(&f);
 }
 
+#define BLOCK(id) "<Block><Name>" id "</Name><Size>5</Size></Block>"
+
+#define BLOCKS(ids)                                                                                          \
+    CLOSED("200 OK\r\nETag: \"0x9\"")                                                                        \
+    "<?xml version=\"1.0\"?><BlockList><CommittedBlocks>" ids "</CommittedBlocks></BlockList>"
+#define GONE REFUSED("400 Bad", "InvalidBlockList")
+
+static int complete(struct web_fixture *f, struct slice if_match, struct origin_attr *ret, struct err *e)
+{
+    /* The second one has no bytes. */
+    const struct origin_part parts[] = {
+        {.number = 1, .etag = SLICE_LIT("000102030405060708090a0b-2")},
+        {.number = 2, .etag = SLICE_LIT("ffffffffffffffffffffffff-0")},
+        {.number = 9, .etag = SLICE_LIT("0c0d0e0f1011121314151617-1")},
+    };
+    const struct origin_put p = {.key = SLICE_LIT("k"), .if_match = if_match};
+    *e = (struct err){0};
+    return origin_upload_complete(f->origin, &p, SLICE_LIT("id"), parts, ARRAY_SIZE(parts), 15, f->arena, ret,
+                                  e);
+}
+
+/* The end of an upload whose answer was lost, or that was asked for before, is done when the blob is made of
+ * its blocks, and of no others, in their order. Else the upload is gone, or its condition does not hold.
+ * (Fails when look_for_blob does not compare, or not the number of blocks.) */
+static void test_upload_that_ended_before(void **state)
+{
+#define ALL                                                                                                  \
+    BLOCK("AAECAwQFBgcICQoLAAAAAA==") BLOCK("AAECAwQFBgcICQoLAAAAAQ==") BLOCK("DA0ODxAREhMUFRYXAAAAAA==")
+    static const struct script_step steps[] = {
+        {.answer = "", .close = true},
+        {.answer = GONE, .close = true},
+        {.answer = BLOCKS(ALL), .close = true},
+        {.answer = REFUSED("412 No", "ConditionNotMet"), .close = true},
+        {.answer = BLOCKS(ALL), .close = true},
+        {.answer = REFUSED("412 No", "ConditionNotMet"), .close = true},
+        {.answer = BLOCKS(ALL BLOCK("AAECAwQFBgcICQoLAAAAAA==")), .close = true},
+        {.answer = GONE, .close = true},
+        {.answer = BLOCKS(BLOCK("AAECAwQFBgcICQoLAAAAAA==") BLOCK("AAECAwQFBgcICQoLAAAAAQ==")),
+         .close = true},
+        {.answer = GONE, .close = true},
+        {.answer = BLOCKS(BLOCK("AAECAwQFBgcICQoLAAAAAQ==") BLOCK("AAECAwQFBgcICQoLAAAAAA==")
+                              BLOCK("DA0ODxAREhMUFRYXAAAAAA==")),
+         .close = true},
+        {.answer = GONE, .close = true},
+        {.answer = REFUSED("404 No", "BlobNotFound"), .close = true},
+        {.answer = REFUSED("404 No", "BlobNotFound"), .close = true},
+    };
+    const struct slice none = SLICE_NULL, some = SLICE_LIT("0x1");
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    WEB_FIXTURE_OK(complete(&f, none, &attr, &e), e);
+    assert_true(slice_eq_str(attr.etag, "0x9") && attr.size_bytes == 15);
+    assert_non_null(
+        strstr(script_head(&f.script, 2), "GET /acc/con/k?comp=blocklist&blocklisttype=committed "));
+    WEB_FIXTURE_OK(complete(&f, some, &attr, &e), e);
+    assert_int_equal(complete(&f, some, &attr, &e), ERR_PRECONDITION);
+    assert_int_equal(complete(&f, none, &attr, &e), -ENOENT);
+    assert_int_equal(complete(&f, none, &attr, &e), -ENOENT);
+    assert_int_equal(complete(&f, none, &attr, &e), -ENOENT);
+    assert_int_equal(complete(&f, some, &attr, &e), ERR_PRECONDITION); /* there is no object */
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    web_fixture_stop(&f);
+#undef ALL
+}
+
+/* Each try of a part has an id of its own, which is what its ETag says; the list has those of the ETags. An
+ * abort asks nobody. */
+static void test_upload(void **state)
+{
+    static const struct script_step steps[] = {{.answer = CREATED}, {.answer = CREATED}, {.answer = CREATED}};
+    const struct origin_put p = {
+        .key = SLICE_LIT("k"), .content_type = SLICE_LIT("a/b"), .meta = SLICE_LIT("x-amz-meta-m: 1\n")};
+    const struct origin_put bad = {.key = SLICE_LIT("k"), .meta = SLICE_LIT("x-amz-meta-m-n: 1\n")};
+    const struct origin_body b = {.size_bytes = 5, .read = web_fixture_bytes};
+    char id[ORIGIN_UPLOAD_ID_MAX], etags[2][ORIGIN_ETAG_MAX + 1], ids[2][64], list[128];
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
+    assert_true(origin_has_uploads(f.origin));
+    assert_int_equal(origin_upload_create(f.origin, &bad, id, &e), -EINVAL);
+    WEB_FIXTURE_OK(origin_upload_create(f.origin, &p, id, &e), e);
+    for (size_t i = 0; i < 2; i++) {
+        WEB_FIXTURE_OK(origin_upload_part(f.origin, &p, slice_str(id), 1, &b, etags[i], &e), e);
+        take_block_id(script_head(&f.script, i), ids[i]);
+    }
+    assert_string_not_equal(ids[0], ids[1]);
+    const struct origin_part part = {.number = 1, .etag = slice_str(etags[1])};
+    WEB_FIXTURE_OK(origin_upload_complete(f.origin, &p, slice_str(id), &part, 1, 5, f.arena, &attr, &e), e);
+    (void)snprintf(list, sizeof(list), "<BlockList><Uncommitted>%s</Uncommitted></BlockList>", ids[1]);
+    assert_non_null(strstr(f.script.body, list));
+    assert_non_null(strstr(script_head(&f.script, 2), "x-ms-meta-m: 1\r\n"));
+    assert_non_null(strstr(script_head(&f.script, 2), "x-ms-blob-content-type: a/b\r\n"));
+    assert_int_equal(origin_upload_abort(f.origin, SLICE_LIT("k"), slice_str(id), &e), 0);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    web_fixture_stop(&f);
+}
+
 /* A copy that the service does in the background is waited for; one that it gives up is no success. */
 static void test_copy(void **state)
 {
@@ -616,6 +716,8 @@ int main(void)
         cmocka_unit_test(test_refused_head),
         cmocka_unit_test(test_put),
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_upload_that_ended_before),
+        cmocka_unit_test(test_upload),
         cmocka_unit_test(test_copy),
         cmocka_unit_test(test_copy_of_a_node_that_stops),
         cmocka_unit_test(test_copy_that_does_not_end),

@@ -319,6 +319,42 @@ static void test_put_over_any(void **state)
     fixture_stop(&f);
 }
 
+/* Where the service checks no conditions the node looks: what does not hold is not sent, and what does goes
+ * without. */
+static void test_conditions_that_are_looked_at(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = OK200("5")}, {.answer = PART_OK},    {.answer = OK200("5")},
+        {.answer = OK200("5")}, {.answer = GONE},       {.answer = PART_OK},
+        {.answer = GONE},       {.answer = OK200("5")}, {.answer = COMPLETED},
+    };
+    static const char *const options[] = {"origin.conditional_put", "false", NULL};
+    struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("v1")};
+    const struct origin_put absent = {.key = SLICE_LIT("k"), .if_none_match = true};
+    const struct origin_body b = {.size_bytes = 1, .read = zeros};
+    const struct origin_part part = {.number = 1, .etag = SLICE_LIT("e")};
+    struct origin_attr attr;
+    struct fixture f;
+    struct err e = {0};
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
+    assert_true(origin_heeds_conditions(f.origin));
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), 0);
+    assert_sent(&f, 0, "HEAD", NULL);
+    assert_sent(&f, 1, "PUT", NULL);
+    p.if_match = SLICE_LIT("v0");
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    assert_int_equal(origin_put(f.origin, &absent, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    assert_int_equal(origin_put(f.origin, &absent, &b, f.arena, &attr, &e), 0);
+    assert_sent(&f, 5, "PUT", NULL);
+    assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), ERR_PRECONDITION);
+    p.if_match = SLICE_LIT("*");
+    assert_int_equal(origin_upload_complete(f.origin, &p, SLICE_LIT("id"), &part, 1, 5, f.arena, &attr, &e),
+                     0);
+    assert_sent(&f, 8, "POST", NULL);
+    assert_int_equal(script_steps_taken(&f.script), ARRAY_SIZE(steps));
+    fixture_stop(&f);
+}
+
 /* The same of the end of an upload. No object is no missing upload. */
 static void test_complete_over_any(void **state)
 {
@@ -667,6 +703,7 @@ int main(void)
         cmocka_unit_test(test_remove_of_any),
         cmocka_unit_test(test_put_over_any),
         cmocka_unit_test(test_complete_over_any),
+        cmocka_unit_test(test_conditions_that_are_looked_at),
         cmocka_unit_test(test_part_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

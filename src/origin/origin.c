@@ -231,13 +231,14 @@ uint64_t origin_pause_ms(const struct origin *o, uint64_t now_ms)
 
 int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e)
 {
-    size_t need = from->etag.n + from->content_type.n + from->meta.n;
+    size_t need = from->etag.n + from->content_type.n + from->meta.n + from->part_sum.n;
     if (arena_left(a) < need + 128)
         return err_set(e, -ENOMEM, "the object's headers need %zu bytes, more than the request has", need);
     struct origin_attr x = *from;
     x.etag = from->etag.n ? arena_dup(a, from->etag) : SLICE_NULL;
     x.content_type = from->content_type.n ? arena_dup(a, from->content_type) : SLICE_NULL;
     x.meta = from->meta.n ? arena_dup(a, from->meta) : SLICE_NULL;
+    x.part_sum = from->part_sum.n ? arena_dup(a, from->part_sum) : SLICE_NULL;
     *ret = x;
     return 0;
 }
@@ -481,9 +482,9 @@ bool origin_has_uploads(const struct origin *o)
 }
 
 int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                         struct err *e)
+                         bool *ret_sums, struct err *e)
 {
-    assert(o && p && ret_id && origin_has_uploads(o));
+    assert(o && p && ret_id && ret_sums && origin_has_uploads(o));
     if (o->is_view)
         return refuse_change(o, e);
     struct err local = {0};
@@ -491,7 +492,7 @@ int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_
     struct quit _cleanup_(quit_leave) q;
     int r = begin(o, &q, &local);
     if (r == 0)
-        r = o->ops->upload_create(o, p, ret_id, &local);
+        r = o->ops->upload_create(o, p, ret_id, ret_sums, &local);
     return done(o, "upload", started_ns, r, &local, e);
 }
 

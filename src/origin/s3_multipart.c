@@ -398,6 +398,23 @@ static int step_result(int r, struct err *e)
     return -ENOENT;
 }
 
+/* The one part that is sent or copied: n bytes, under this number. */
+static int step_part(struct upload *u, uint32_t number, uint64_t n, char ret_etag[ORIGIN_ETAG_MAX + 1],
+                     struct err *e)
+{
+    const struct origin_part numbered = {.number = number};
+    char *etag = NULL;
+    u->size = u->part_bytes = n;
+    u->numbered = &numbered;
+    u->n_parts = 1;
+    u->etags = &etag;
+    int r = one_part(u, 0, NULL, e);
+    if (r == 0)
+        memcpy(ret_etag, etag, strlen(etag) + 1);
+    free(etag);
+    return step_result(r, e);
+}
+
 /* Whether a refusal may be about what was asked for beside the upload itself. */
 static bool refuses_more(int r)
 {
@@ -433,32 +450,20 @@ int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[O
 int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                    const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
-    const struct origin_part numbered = {.number = number};
-    char *etag = NULL;
     struct upload u;
     int r = step_init(&u, o, p, id, e);
     if (r < 0)
         return r;
     u.body = body;
-    u.size = u.part_bytes = body->size_bytes;
-    u.numbered = &numbered;
-    u.n_parts = 1;
-    u.etags = &etag;
-    r = put_part(&u, 0, NULL, e);
-    if (r == 0)
-        memcpy(ret_etag, etag, strlen(etag) + 1);
-    free(etag);
-    return step_result(r, e);
+    return step_part(&u, number, body->size_bytes, ret_etag, e);
 }
 
 int s3_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                    const struct origin_copy *c, uint64_t offset, uint64_t n,
                    char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
-    const struct origin_part numbered = {.number = number};
     struct s3_source source = {.s3 = s3_of(c->source), .key = c->from, .attr = {.etag = c->if_match}};
     struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
-    char *etag = NULL;
     struct upload u;
     int r = step_init(&u, o, p, id, e);
     if (r == 0)
@@ -470,15 +475,7 @@ int s3_upload_copy(struct origin *o, const struct origin_put *p, struct slice id
     source.path = buf_view(&path);
     u.source = &source;
     u.source_offset = offset;
-    u.size = u.part_bytes = n;
-    u.numbered = &numbered;
-    u.n_parts = 1;
-    u.etags = &etag;
-    r = copy_part(&u, 0, NULL, e);
-    if (r == 0)
-        memcpy(ret_etag, etag, strlen(etag) + 1);
-    free(etag);
-    return step_result(r, e);
+    return step_part(&u, number, n, ret_etag, e);
 }
 
 int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,

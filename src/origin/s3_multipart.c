@@ -36,10 +36,10 @@ struct upload {
     const struct origin_part *numbered; /* driven from outside: their numbers; NULL: 1 to n_parts */
     char **etags;
     bool unsure;            /* complete: a try before the last one may have done it */
-    bool asks;              /* create: for checksums of the parts, */
-    struct s3_sums sums;    /* these; with `gives` each part comes with one */
-    enum s3_sums_told told; /* by the answer */
-    bool gives;
+    struct s3_sums sums;    /* checksums of the parts, when */
+    bool gives;             /* each part comes with one, or */
+    bool asks;              /* the start of the upload asks for them */
+    enum s3_sums_told told; /* what it was answered */
 };
 
 static void upload_fini(struct upload *u)

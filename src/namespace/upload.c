@@ -10,6 +10,7 @@
 
 #define FORMAT       1
 #define FORMAT_HERE  2
+#define FORMAT_SUMS  3  /* of an upload */
 #define UPLOAD_KEY   26 /* bytes of the key of an upload */
 #define PART_KEY     28
 #define UPLOAD_TEXTS 6
@@ -66,15 +67,21 @@ static int take_texts(struct slice s, struct slice *ret, size_t n, size_t n_end,
     return le_took_all(&r) ? 0 : ERR_CORRUPT;
 }
 
-static bool is_format(struct slice value, size_t n_head)
+static bool is_format(struct slice value, size_t n_head, char last)
 {
-    return value.n >= n_head && (value.p[0] == FORMAT || value.p[0] == FORMAT_HERE);
+    return value.n >= n_head && value.p[0] >= FORMAT && value.p[0] <= last;
+}
+
+static uint8_t format_of(const struct upload_record *u)
+{
+    return u->location.n > 0 ? FORMAT_HERE : u->gives_sums ? FORMAT_SUMS : FORMAT;
 }
 
 int upload_encode(const struct upload_record *u, struct buf *b)
 {
     assert(u->location.n == 0 || (u->location.n == UPLOAD_LOCATION && !u->completed));
-    uint8_t head[10] = {u->location.n > 0 ? FORMAT_HERE : FORMAT, u->completed};
+    assert(!u->gives_sums || (u->location.n == 0 && !u->completed));
+    uint8_t head[10] = {format_of(u), u->completed};
     const struct slice v[UPLOAD_TEXTS] = {u->key, u->content_type, u->meta, u->origin_id, u->tag, u->etag};
     le_put64(head + 2, u->at_ns);
     return put_record(b, slice_of(head, sizeof(head)), v, ARRAY_SIZE(v), u->location);
@@ -83,10 +90,10 @@ int upload_encode(const struct upload_record *u, struct buf *b)
 int upload_decode(struct slice value, struct upload_record *ret)
 {
     struct slice v[UPLOAD_TEXTS], location;
-    if (!is_format(value, 10) || (value.p[1] != 0 && value.p[1] != 1))
+    if (!is_format(value, 10, FORMAT_SUMS) || (value.p[1] != 0 && value.p[1] != 1))
         return ERR_CORRUPT;
     bool is_here = value.p[0] == FORMAT_HERE;
-    int r = is_here && value.p[1] ? ERR_CORRUPT : 0;
+    int r = value.p[0] != FORMAT && value.p[1] ? ERR_CORRUPT : 0;
     if (r == 0)
         r = take_texts(slice_from(value, 10), v, ARRAY_SIZE(v), is_here ? UPLOAD_LOCATION : 0, &location);
     if (r < 0)
@@ -99,7 +106,8 @@ int upload_decode(struct slice value, struct upload_record *ret)
                                   .origin_id = v[3],
                                   .tag = v[4],
                                   .etag = v[5],
-                                  .location = location};
+                                  .location = location,
+                                  .gives_sums = value.p[0] == FORMAT_SUMS};
     return 0;
 }
 
@@ -118,7 +126,7 @@ int upload_part_encode(const struct upload_part_record *p, struct buf *b)
 int upload_part_decode(struct slice value, struct upload_part_record *ret)
 {
     struct slice v[PART_TEXTS], place;
-    if (!is_format(value, 17))
+    if (!is_format(value, 17, FORMAT_HERE))
         return ERR_CORRUPT;
     bool is_here = value.p[0] == FORMAT_HERE;
     int r = take_texts(slice_from(value, 17), v, ARRAY_SIZE(v), is_here ? PLACE_BYTES : 0, &place);

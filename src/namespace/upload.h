@@ -4,7 +4,8 @@
  * upload that is *here*.
  *
  * Numbers in keys are big-endian, in values little-endian; every value begins with its format: 1, or 2 of an
- * open upload that is here, and of its parts.
+ * open upload that is here, and of its parts, or 3 of an open upload whose parts the origin has with the
+ * checksums that the upload's tag names.
  *
  * | key                                    | value           |
  * | -------------------------------------- | --------------- |
@@ -13,7 +14,7 @@
  *
  * | offset | size | upload                                                                        |
  * | ------ | ---- | ----------------------------------------------------------------------------- |
- * | 0      | 1    | format: 1, or 2                                                               |
+ * | 0      | 1    | format: 1, 2 or 3                                                             |
  * | 1      | 1    | 0 open; 1 completed: kept for clients that ask again, its parts are gone      |
  * | 2      | 8    | when it was created, when completed: when that was; ns since 1970             |
  * | 10     | 2+n  | key                                                                           |
@@ -39,8 +40,9 @@
  * A crash leaves whole records: an upload whose creation was not acknowledged is what expiry removes. A part
  * is recorded only while its upload is, because expiry walks uploads; of one that is here after its bytes
  * were synced. The transaction that names the file of an upload in an object has the upload completed: no
- * open upload has a file that is an object's. Nodes of before know format 1 only: they remove the file at
- * their start and report the record as damaged.
+ * open upload has a file that is an object's. A node that knows format 1 only removes the file of such an
+ * upload at its start and reports the record as damaged; one that does not know format 3 reports that as
+ * damaged, and goes on with it once it is one that does.
  */
 #pragma once
 
@@ -62,6 +64,7 @@ struct upload_record {
     uint64_t at_ns;
     struct slice key, content_type, meta, origin_id, tag, etag;
     struct slice location; /* of an open one that is here; else empty */
+    bool gives_sums;       /* of an open one: its tag is what origin_put.sums is, of each part */
 };
 
 struct upload_part_record {

@@ -664,9 +664,9 @@ int upstream_set_tags(struct upstream *u, struct slice key, struct slice tags, s
 }
 
 int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                           struct err *e)
+                           bool *ret_sums, struct err *e)
 {
-    return UPSTREAM_RETRY(u, origin_upload_create(u->origin, p, ret_id, e));
+    return UPSTREAM_RETRY(u, origin_upload_create(u->origin, p, ret_id, ret_sums, e));
 }
 
 int upstream_upload_complete(struct upstream *u, const struct origin_put *p, struct slice id,

@@ -162,7 +162,7 @@ int upstream_set_tags(struct upstream *u, struct slice key, struct slice tags, s
  * rules.
  */
 int upstream_upload_create(struct upstream *u, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                           struct err *e);
+                           bool *ret_sums, struct err *e);
 int upstream_upload_complete(struct upstream *u, const struct origin_put *p, struct slice id,
                              const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                              struct origin_attr *ret, struct err *e);

@@ -255,24 +255,26 @@
 #define WIRE_REQ_parts(F) F(str, bucket) F(str, key) F(str, etag)
 #define WIRE_REP_parts(F) F(str, parts)
 /* Where one part is in an object of a mirror bucket that was uploaded in parts, as its origin says. n_parts:
- * how many there are; 0: the origin does not tell. ERR_RANGE: no part of that number. -ESTALE: the object has
- * another ETag now. */
+ * how many there are; 0: the origin does not tell. `checksum` of the part: "SUFFIX BASE64", or empty.
+ * ERR_RANGE: no part of that number. -ESTALE: the object has another ETag now. */
 #define WIRE_REQ_part(F) F(str, bucket) F(str, key) F(str, etag) F(u32, number)
-#define WIRE_REP_part(F) F(u32, n_parts) F(u64, offset) F(u64, size)
+#define WIRE_REP_part(F) F(u32, n_parts) F(u64, offset) F(u64, size) F(str, checksum)
 
 /*
  * Uploads in parts to buckets whose origin has them (else ERR_NOT_IMPLEMENTED): the parts go to the origin as
  * they come, what is open outlives the node (namespace/upload.h). `tag`: up to 64 bytes for the caller to
- * find again.
+ * find again, which say what checksums its parts have ("SUFFIX TYPE" of s3/part_list.h; empty: none): the
+ * origin gets them too, when it takes them.
  */
 #define WIRE_REQ_upload_create(F) F(str, bucket) F(str, key) F(str, content_type) F(str, meta) F(str, tag)
 #define WIRE_REP_upload_create(F) F(str, id)
 /* One part of known size, numbered 1 to 10000; -ENOENT: no such upload of that key. Its bytes follow in order
  * by UPLOAD_WRITE. Nothing of it counts before UPLOAD_END, which gives it the ETag that clients know it by
- * and a checksum to find again; with WIRE_CANCEL it is dropped, and what was there of that number before
- * stays.
+ * and its checksum, in hex; with WIRE_CANCEL it is dropped, and what was there of that number before
+ * stays. `checksum` of UPLOAD_PART: "SUFFIX HEX" where it is known by then, of whatever kind.
  */
-#define WIRE_REQ_upload_part(F)  F(str, bucket) F(str, key) F(str, id) F(u32, number) F(u64, size)
+#define WIRE_REQ_upload_part(F)                                                                              \
+    F(str, bucket) F(str, key) F(str, id) F(u32, number) F(u64, size) F(str, checksum)
 #define WIRE_REP_upload_part(F)  F(u64, handle) F(str, tag)
 #define WIRE_REQ_upload_write(F) F(u64, handle) F(str, data)
 #define WIRE_REP_upload_write(F)

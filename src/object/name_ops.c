@@ -94,6 +94,7 @@ int op_part(struct object_session *ses, const struct wire_part_req *req, struct 
     rep->n_parts = attr.n_parts;
     rep->offset = attr.part_offset;
     rep->size = attr.part_bytes;
+    rep->checksum = attr.part_sum;
     return 0;
 }
 

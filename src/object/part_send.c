@@ -6,12 +6,14 @@
  *  1. Bytes [given, written) are in the ring; given is 0 as long as the part fits there whole, so that all of
  * it can be sent again.
  *  2. The origin never gets the last byte before part_send_end: of a part that was not ended it has nothing.
- *  3. The memory of all parts together is a quarter of the node's budget (UPLOAD_SHARE) at most, and their
+ *  3. The checksum of a part with one is known before its last byte may go, and does not change.
+ *  4. The memory of all parts together is a quarter of the node's budget (UPLOAD_SHARE) at most, and their
  * threads PARTS_MAX.
  */
 #include "object/part_send.h"
 
 #include "base/sys.h"
+#include "namespace/upload.h"
 
 #include <sys/mman.h>
 
@@ -24,7 +26,7 @@ struct part_send {
     uint32_t magic;
     struct object_service *service;
     struct upstream *upstream;
-    char *key, *origin_id;
+    char *key, *origin_id, *sums; /* sums: "" without checksums */
     uint32_t number;
     uint64_t size, cap;
     char *ring;
@@ -37,6 +39,7 @@ struct part_send {
     struct cond moved;
     uint64_t given, written;
     bool final, done;
+    char sum[UPLOAD_CHECKSUM_MAX + 1]; /* "": not known; it does not change from then on */
     int result;
     struct err err;
     char etag[ORIGIN_ETAG_MAX + 1];
@@ -77,11 +80,25 @@ static ssize_t body_read(void *arg, void *to, size_t n, uint64_t offset)
     return (ssize_t)n;
 }
 
+static struct slice body_sum(void *arg, bool wait)
+{
+    struct part_send *p = arg;
+    LOCK_SCOPE(&p->lock);
+    while (wait && !p->sum[0] && !atomic_load(&p->cancel))
+        (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
+    return slice_str(p->sum);
+}
+
 static int send_part(struct part_send *p, char *ret_etag, struct err *e)
 {
-    const struct origin_put put = {.key = slice_str(p->key), .cancel = &p->cancel};
-    const struct origin_body body = {
-        .size_bytes = p->size, .read = body_read, .arg = p, .once = !fits_whole(p), .slow = true};
+    const struct origin_put put = {
+        .key = slice_str(p->key), .sums = slice_str(p->sums), .cancel = &p->cancel};
+    const struct origin_body body = {.size_bytes = p->size,
+                                     .read = body_read,
+                                     .sum = body_sum,
+                                     .arg = p,
+                                     .once = !fits_whole(p),
+                                     .slow = true};
     struct retry retry = {.started_ms = sys_mono_ms()};
     for (;;) {
         if (!upstream_enter_slowly(p->upstream, &p->cancel))
@@ -185,24 +202,36 @@ void part_send_free(struct part_send *p)
     lock_fini(&p->lock);
     free(p->key);
     free(p->origin_id);
+    free(p->sums);
     p->magic = 0;
     free(p);
 }
 
-int part_send_new(struct object_service *s, struct upstream *u, struct slice key, struct slice origin_id,
-                  uint32_t number, uint64_t size, uint64_t wait_ms, struct part_send **ret, struct err *e)
+static void put_sum(struct part_send *p, struct slice sum)
+{
+    assert(sum.n < sizeof(p->sum));
+    if (!p->sums[0] || sum.n == 0 || p->sum[0])
+        return;
+    assert(!p->final);
+    memcpy(p->sum, sum.p, sum.n);
+}
+
+int part_send_new(struct object_service *s, struct upstream *u, const struct part_plan *plan,
+                  uint64_t wait_ms, struct part_send **ret, struct err *e)
 {
     struct part_send *p = calloc(1, sizeof(*p));
-    assert(p && number > 0);
+    assert(p && plan->number > 0);
     p->magic = MAGIC;
     p->service = s;
     p->upstream = upstream_ref(u);
     p->quit = quit_here();
-    p->key = slice_dup(key);
-    p->origin_id = slice_dup(origin_id);
-    p->number = number;
-    p->size = size;
-    p->final = size == 0;
+    p->key = slice_dup(plan->key);
+    p->origin_id = slice_dup(plan->origin_id);
+    p->sums = slice_dup(plan->sums);
+    p->number = plan->number;
+    p->size = plan->size;
+    p->final = plan->size == 0 && plan->sums.n == 0;
+    put_sum(p, plan->sum);
     lock_init(&p->lock, LOCK_LEAF); /* part_send_stop is called under others */
     cond_init(&p->moved);
     int r = atomic_fetch_add(&s->parts, 1) < PARTS_MAX
@@ -257,6 +286,14 @@ int part_send_write(struct part_send *p, struct slice data, struct err *e)
         cond_broadcast(&p->moved);
     }
     return 0;
+}
+
+void part_send_sum(struct part_send *p, struct slice sum)
+{
+    assert(p->magic == MAGIC);
+    LOCK_SCOPE(&p->lock);
+    put_sum(p, sum);
+    cond_broadcast(&p->moved);
 }
 
 void part_send_finish(struct part_send *p)

@@ -16,10 +16,18 @@ struct part_send;
 
 #define PART_WAIT_MS 30000
 
+struct part_plan {
+    struct slice key, origin_id; /* of its upload, there */
+    struct slice sums;           /* the same: origin_put.sums; empty: its parts have none */
+    uint32_t number;
+    uint64_t size;
+    struct slice sum; /* its checksum in hex, when it is known before the bytes; else empty */
+};
+
 /* Strings are copied. ERR_ORIGIN_BUSY: too many parts are on their way, for their number, or for their memory
  * also after wait_ms. */
-int part_send_new(struct object_service *s, struct upstream *u, struct slice key, struct slice origin_id,
-                  uint32_t number, uint64_t size, uint64_t wait_ms, struct part_send **ret, struct err *e);
+int part_send_new(struct object_service *s, struct upstream *u, const struct part_plan *plan,
+                  uint64_t wait_ms, struct part_send **ret, struct err *e);
 /* Stops sending; the origin has no such part then. NULL accepted. */
 void part_send_free(struct part_send *p);
 /* Waits for room. Gives what went wrong at the origin, if something did. */
@@ -29,6 +37,8 @@ int part_send_write(struct part_send *p, struct slice data, struct err *e);
 void part_send_stop(struct part_send *p, bool whole_too);
 /* Whether nothing is sent any more, from any thread. */
 bool part_send_has_ended(struct part_send *p);
+/* Before the last byte may go: its checksum, in hex, which counts when its upload has checksums. */
+void part_send_sum(struct part_send *p, struct slice sum);
 /* Lets the last byte go, without waiting for the end; when all bytes were written. */
 void part_send_finish(struct part_send *p);
 /* Waits until a part whose last byte may go has ended, until then at most (monotonic time): whoever gives it

@@ -148,7 +148,8 @@ int through_open(struct object_session *ses, struct upstream *u, const struct wi
     if (q->size > STORE_SIZE_MAX_BYTES)
         return err_set(e, -EFBIG, "an object of %" PRIu64 " bytes", q->size);
     struct through *t = through_new(ses->service, u, q);
-    int r = upstream_upload_create(u, &t->put, t->origin_id, e);
+    bool sums = false; /* it asks for none */
+    int r = upstream_upload_create(u, &t->put, t->origin_id, &sums, e);
     if (r < 0)
         t->origin_id[0] = '\0';
     else
@@ -182,11 +183,12 @@ static int end_oldest(struct through *t, struct err *e)
 static int begin_part(struct through *t, struct err *e)
 {
     uint64_t n = MIN(t->part_bytes, t->size - t->written);
+    const struct part_plan plan = {
+        .key = t->put.key, .origin_id = slice_str(t->origin_id), .number = t->n_begun + 1, .size = n};
     int r = t->n_senders == SENDERS_MAX ? end_oldest(t, e) : 0;
     while (r == 0) { /* one that waits for memory must not hold what it waits for */
         uint64_t wait_ms = t->n_senders > 0 ? 0 : PART_WAIT_MS;
-        r = part_send_new(t->service, t->upstream, t->put.key, slice_str(t->origin_id), t->n_begun + 1, n,
-                          wait_ms, &t->senders[t->n_senders], e);
+        r = part_send_new(t->service, t->upstream, &plan, wait_ms, &t->senders[t->n_senders], e);
         if (r != ERR_ORIGIN_BUSY || t->n_senders == 0)
             break;
         r = end_oldest(t, e);

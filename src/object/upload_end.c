@@ -28,7 +28,7 @@
 #include <openssl/evp.h>
 
 #define RECORD_ARENA     (2 * UPLOAD_RECORD_MAX)
-#define ANSWER_ARENA     (8 * MIB) /* ETags of all parts */
+#define ANSWER_ARENA     (8 * MIB) /* ETags and checksums of all parts */
 #define MD5_BYTES        16
 #define COMPLETED_KEPT_S 86400 /* for clients that ask again */
 #define TURN_MAX         64    /* uploads that one walk finds */
@@ -73,7 +73,9 @@ static int take_listed(void *arg, const struct upload_part_record *p)
         return 0;
     if (p->number != l->number || !slice_eq(p->etag, l->etag))
         return -ESTALE;
-    x->parts[x->n] = (struct origin_part){.number = p->number, .etag = arena_dup(x->arena, p->origin_etag)};
+    x->parts[x->n] = (struct origin_part){.number = p->number,
+                                          .etag = arena_dup(x->arena, p->origin_etag),
+                                          .sum = arena_dup(x->arena, p->checksum)};
     x->numbers[x->n] = p->number;
     x->sizes[x->n] = p->size_bytes;
     x->total += p->size_bytes;
@@ -229,6 +231,7 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
     struct origin_put put = {.key = x->record.key,
                              .content_type = x->record.content_type,
                              .meta = x->record.meta,
+                             .sums = x->record.gives_sums ? x->record.tag : SLICE_NULL,
                              .if_match = q->if_match,
                              .if_none_match = q->if_none_match != 0};
     struct origin_attr answer;
@@ -248,6 +251,7 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
     *ret = completed_attr(x, &answer, q->checksum, confirmed_ns);
     struct upload_record done = x->record;
     done.completed = true;
+    done.gives_sums = false;
     done.at_ns = confirmed_ns;
     done.etag = answer.etag;
     done.tag = q->checksum;

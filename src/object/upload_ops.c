@@ -71,8 +71,10 @@ int op_upload_create(struct object_session *ses, const struct wire_upload_create
     if (!origin_has_uploads(u->origin))
         return err_set(e, ERR_NOT_IMPLEMENTED, "the origin of bucket %s takes no uploads in parts",
                        u->bucket->name);
-    struct origin_put put = {.key = req->key, .content_type = req->content_type, .meta = req->meta};
-    r = upstream_upload_create(u, &put, origin_id, e);
+    struct origin_put put = {
+        .key = req->key, .content_type = req->content_type, .meta = req->meta, .sums = req->tag};
+    bool sums = false;
+    r = upstream_upload_create(u, &put, origin_id, &sums, e);
     if (r < 0)
         return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     struct upload_record record = {.at_ns = sys->real_ns(),
@@ -80,7 +82,8 @@ int op_upload_create(struct object_session *ses, const struct wire_upload_create
                                    .content_type = req->content_type,
                                    .meta = req->meta,
                                    .origin_id = slice_str(origin_id),
-                                   .tag = req->tag};
+                                   .tag = req->tag,
+                                   .gives_sums = sums};
     id_new(&record.id);
     r = upload_save(s->config.control, u->bucket->id, &record, e);
     if (r < 0) {
@@ -102,6 +105,7 @@ struct part_write {
     struct id128 id;
     uint32_t number;
     uint64_t size;
+    bool gives_sums; /* the origin gets its checksum */
     struct part_send *send;
     struct upload_way way;
     struct upload_stage stage;
@@ -163,9 +167,23 @@ static void part_leave(struct part_write *p, bool ended)
     part_write_unref(p);
 }
 
+/* What the client said before the bytes, "SUFFIX HEX", when it is of the upload's kind. */
+static struct slice known_sum(const struct upload_record *record, struct slice checksum)
+{
+    struct slice kind = record->tag, suffix = slice_split(&checksum, ' ');
+    return slice_eq(suffix, slice_split(&kind, ' ')) && checksum.n <= UPLOAD_CHECKSUM_MAX ? checksum
+                                                                                          : SLICE_NULL;
+}
+
 static int part_new(struct object_service *s, struct upstream *u, const struct upload_record *record,
                     const struct wire_upload_part_req *q, struct part_write **ret, struct err *e)
 {
+    const struct part_plan plan = {.key = record->key,
+                                   .origin_id = record->origin_id,
+                                   .sums = record->gives_sums ? record->tag : SLICE_NULL,
+                                   .number = q->number,
+                                   .size = q->size,
+                                   .sum = known_sum(record, q->checksum)};
     struct upload_slot *slot = upload_slot_get(s, u->bucket->id, record->id);
     int r = upload_slot_enter(s, slot, e);
     if (r < 0) {
@@ -180,11 +198,12 @@ static int part_new(struct object_service *s, struct upstream *u, const struct u
                              .bucket = u->bucket->id,
                              .id = record->id,
                              .number = q->number,
-                             .size = q->size};
+                             .size = q->size,
+                             .gives_sums = record->gives_sums};
     atomic_init(&p->refs, 1);
     lock_init(&p->lock, LOCK_OBJECT);
     cond_init(&p->moved);
-    r = part_send_new(s, u, record->key, record->origin_id, q->number, q->size, PART_WAIT_MS, &p->send, e);
+    r = part_send_new(s, u, &plan, PART_WAIT_MS, &p->send, e);
     if (r == 0)
         r = upload_slot_send(s, slot, &p->way, p->send, e);
     if (r < 0) {
@@ -253,6 +272,9 @@ static int end_part(struct part_write *p, const struct wire_upload_end_req *q, s
     struct slice origin_etag;
     if (q->etag.n == 0 || q->etag.n > UPLOAD_ETAG_MAX || q->checksum.n > UPLOAD_CHECKSUM_MAX)
         return err_set(e, -EINVAL, "ETag or checksum of a part: too long, or none");
+    if (p->gives_sums && q->checksum.n == 0)
+        return err_set(e, -EINVAL, "a part of an upload with checksums must have one");
+    part_send_sum(p->send, q->checksum);
     int r = part_send_end(p->send, &origin_etag, e);
     if (r < 0)
         return given_up(r, e);

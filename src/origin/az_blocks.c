@@ -237,12 +237,13 @@ static int look_for_blob(struct az *z, const struct origin_put *p, const struct 
 
 /* ---- uploads that are driven from outside ---- */
 
-/* Nothing is asked: the first block makes what the service knows of it. */
+/* Nothing is asked: the first block makes what the service knows of it. It keeps no checksums of blocks. */
 int az_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                     struct err *e)
+                     bool *ret_sums, struct err *e)
 {
     uint8_t random[UPLOAD_RANDOM];
     int r = az_takes(o, p, 0, e);
+    *ret_sums = false;
     if (r < 0)
         return r;
     sys->random(random, sizeof(random));

@@ -107,7 +107,7 @@ int az_put_result(const struct web_call *c, const struct origin_put *p, uint64_t
 int az_put_blocks(struct az *z, const struct origin_put *p, const struct origin_body *body, struct arena *a,
                   struct origin_attr *ret_attr, struct err *e);
 int az_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                     struct err *e);
+                     bool *ret_sums, struct err *e);
 int az_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                    const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
 int az_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,

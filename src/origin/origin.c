@@ -20,7 +20,8 @@
 
 #include <inttypes.h>
 
-#define NS_PER_S ((uint64_t)1000000000)
+#define NS_PER_S     ((uint64_t)1000000000)
+#define VIEW_REFUSES "earlier versions are read-only"
 
 static const struct origin_ops *const kinds[] = {&origin_s3_ops,   &origin_gs_ops,    &origin_az_ops,
                                                  &origin_http_ops, &origin_https_ops, &origin_forebay_ops,
@@ -169,21 +170,59 @@ void origin_close(struct origin *o)
     o->ops->close(o);
 }
 
-/* What is not wanted any more is not begun. Until quit_leave the node may stop it. */
-static int begin(struct origin *o, struct quit *q, struct err *e)
+/* One operation, from operation_begin to operation_end; in between the node may stop it. */
+struct operation {
+    struct origin *origin;
+    const char *name; /* for the metrics; NULL: its time is not counted */
+    uint64_t started_ns;
+    struct quit quit;
+    struct err err; /* filled by who fails, without the origin's URL */
+};
+
+/* What is not wanted any more is not begun. */
+static int operation_begin(struct operation *x, struct origin *o, const char *name)
 {
-    *q = (struct quit){.soon = o->stop_soon, .now = o->stop};
-    quit_enter(q);
-    return quit_is_now() ? err_set(e, -ECANCELED, "canceled") : 0;
+    *x = (struct operation){.origin = o,
+                            .name = name,
+                            .started_ns = sys->mono_ns(),
+                            .quit = {.soon = o->stop_soon, .now = o->stop}};
+    quit_enter(&x->quit);
+    return quit_is_now() ? err_set(&x->err, -ECANCELED, "canceled") : 0;
+}
+
+/* The same of one that changes something. */
+static int operation_begin_change(struct operation *x, struct origin *o, const char *name)
+{
+    int r = operation_begin(x, o, name);
+    return o->is_view ? err_set(&x->err, -EROFS, VIEW_REFUSES) : r;
+}
+
+/* Counts its time, and fills and prefixes the error. Also after a begin that failed. */
+static int operation_end(struct operation *x, int r, struct err *e)
+{
+    quit_leave(&x->quit);
+    if (x->name)
+        metrics_observe_ns(metrics_series(METRIC_ORIGIN_SECONDS, x->origin->bucket_name, x->name, NULL),
+                           sys->mono_ns() - x->started_ns);
+    if (r >= 0)
+        return r;
+    if (x->err.code == 0)
+        (void)err_set(&x->err, r, "%s", err_text(r));
+    if (e) {
+        *e = x->err;
+        (void)err_prefix(e, r, "origin %s", x->origin->url);
+        e->code = r;
+    }
+    return r;
 }
 
 int origin_identify(struct origin *o, struct buf *b, struct err *e)
 {
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, e);
+    struct operation x;
+    int r = operation_begin(&x, o, /* name= */ NULL);
     if (r == 0)
-        r = o->ops->identify ? o->ops->identify(o, b, e) : buf_str(b, "this kind of origin needs none");
-    return r < 0 ? err_prefix(e, r, "origin %s", o->url) : 0;
+        r = o->ops->identify ? o->ops->identify(o, b, &x.err) : buf_str(b, "this kind of origin needs none");
+    return operation_end(&x, r, e);
 }
 
 /* ---- for the kinds ---- */
@@ -231,13 +270,14 @@ uint64_t origin_pause_ms(const struct origin *o, uint64_t now_ms)
 
 int origin_attr_dup(struct arena *a, const struct origin_attr *from, struct origin_attr *ret, struct err *e)
 {
-    size_t need = from->etag.n + from->content_type.n + from->meta.n;
+    size_t need = from->etag.n + from->content_type.n + from->meta.n + from->part_sum.n;
     if (arena_left(a) < need + 128)
         return err_set(e, -ENOMEM, "the object's headers need %zu bytes, more than the request has", need);
     struct origin_attr x = *from;
     x.etag = from->etag.n ? arena_dup(a, from->etag) : SLICE_NULL;
     x.content_type = from->content_type.n ? arena_dup(a, from->content_type) : SLICE_NULL;
     x.meta = from->meta.n ? arena_dup(a, from->meta) : SLICE_NULL;
+    x.part_sum = from->part_sum.n ? arena_dup(a, from->part_sum) : SLICE_NULL;
     *ret = x;
     return 0;
 }
@@ -304,24 +344,6 @@ void origin_order_entries(struct origin_entry *entries, size_t *n, struct slice 
 
 /* ---- operations ---- */
 
-/* Ends an operation: counts its time, and fills and prefixes the error. */
-static int done(struct origin *o, const char *op, uint64_t started_ns, int r, struct err *local,
-                struct err *e)
-{
-    metrics_observe_ns(metrics_series(METRIC_ORIGIN_SECONDS, o->bucket_name, op, NULL),
-                       sys->mono_ns() - started_ns);
-    if (r >= 0)
-        return r;
-    if (local->code == 0)
-        (void)err_set(local, r, "%s", err_text(r));
-    if (e) {
-        *e = *local;
-        (void)err_prefix(e, r, "origin %s", o->url);
-        e->code = r;
-    }
-    return r;
-}
-
 struct watch {
     origin_sink_fn sink;
     void *arg;
@@ -354,22 +376,20 @@ int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, st
 {
     assert(o && g && a && ret_attr && sink);
     assert(g->attributes_only || (g->whole ? g->offset == 0 : g->n > 0));
-    struct err local = {0};
     struct watch w = {.sink = sink, .arg = arg};
     struct origin_attr attr;
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin(&x, o, g->attributes_only ? "head" : "get");
     if (r == 0)
-        r = o->ops->get(o, g, a, &attr, on_bytes, &w, &local);
+        r = o->ops->get(o, g, a, &attr, on_bytes, &w, &x.err);
     if (w.bytes > 0)
         metrics_add(metrics_series(METRIC_ORIGIN_READ_BYTES, o->bucket_name, NULL, NULL), w.bytes);
     origin_moved(o, w.bytes);
     if (r == 0)
-        r = check_bytes(g, &w, &attr, &local);
+        r = check_bytes(g, &w, &attr, &x.err);
     if (r == 0)
         *ret_attr = attr;
-    return done(o, g->attributes_only ? "head" : "get", started_ns, r, &local, e);
+    return operation_end(&x, r, e);
 }
 
 int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
@@ -381,41 +401,30 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
         *ret = (struct origin_page){0};
         return 0;
     }
-    struct err local = {0};
     struct origin_list asked = *l;
     asked.directories = o->posix && o->of_job;
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin(&x, o, "list");
     if (r == 0)
-        r = o->ops->list(o, &asked, a, ret, &local);
+        r = o->ops->list(o, &asked, a, ret, &x.err);
     /* Callers ask until there is no more. */
     if (r == 0 && ret->truncated && l->token.n > 0 && slice_eq(ret->next_token, l->token))
-        r = err_set(&local, ERR_ORIGIN_FAILED, "the listing goes on where it began: it would never end");
-    return done(o, "list", started_ns, r, &local, e);
-}
-
-static int refuse_change(const struct origin *o, struct err *e)
-{
-    return err_set(e, -EROFS, "origin %s: earlier versions are read-only", o->url);
+        r = err_set(&x.err, ERR_ORIGIN_FAILED, "the listing goes on where it began: it would never end");
+    return operation_end(&x, r, e);
 }
 
 int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
                struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && p && body && body->read && a && ret_attr);
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin_change(&x, o, "put");
     if (r == 0)
-        r = o->ops->put(o, p, body, a, ret_attr, &local);
+        r = o->ops->put(o, p, body, a, ret_attr, &x.err);
     if (r == 0)
         metrics_add(metrics_series(METRIC_ORIGIN_WRITTEN_BYTES, o->bucket_name, NULL, NULL),
                     body->size_bytes);
-    return done(o, "put", started_ns, r, &local, e);
+    return operation_end(&x, r, e);
 }
 
 bool origin_heeds_conditions(const struct origin *o)
@@ -427,7 +436,7 @@ int origin_takes(struct origin *o, const struct origin_put *p, uint64_t size_byt
 {
     assert(o && p);
     if (o->is_view)
-        return refuse_change(o, e);
+        return err_set(e, -EROFS, "origin %s: " VIEW_REFUSES, o->url);
     int r = o->ops->takes ? o->ops->takes(o, p, size_bytes, e) : 0;
     return r < 0 ? err_prefix(e, r, "origin %s", o->url) : 0;
 }
@@ -435,47 +444,35 @@ int origin_takes(struct origin *o, const struct origin_put *p, uint64_t size_byt
 int origin_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
 {
     assert(o);
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin_change(&x, o, "delete");
     if (r == 0)
-        r = o->ops->remove(o, key, if_match, &local);
-    return done(o, "delete", started_ns, r, &local, e);
+        r = o->ops->remove(o, key, if_match, &x.err);
+    return operation_end(&x, r, e);
 }
 
 int origin_copy(struct origin *o, struct slice from, struct slice to, struct slice if_match, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && a && ret_attr);
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin_change(&x, o, "copy");
     if (r == 0)
-        r = o->ops->copy(o, from, to, if_match, a, ret_attr, &local);
-    return done(o, "copy", started_ns, r, &local, e);
+        r = o->ops->copy(o, from, to, if_match, a, ret_attr, &x.err);
+    return operation_end(&x, r, e);
 }
 
 int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
                     struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && p && p->if_match.n > 0 && a && ret_attr);
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin_change(&x, o, "set_meta");
     if (r == 0)
         r = o->ops->set_meta
-                ? o->ops->set_meta(o, p, size_bytes, a, ret_attr, &local)
-                : err_set(&local, ERR_NOT_IMPLEMENTED, "the origin cannot change metadata of objects");
-    return done(o, "set_meta", started_ns, r, &local, e);
+                ? o->ops->set_meta(o, p, size_bytes, a, ret_attr, &x.err)
+                : err_set(&x.err, ERR_NOT_IMPLEMENTED, "the origin cannot change metadata of objects");
+    return operation_end(&x, r, e);
 }
 
 /* ---- uploads in parts ---- */
@@ -486,36 +483,28 @@ bool origin_has_uploads(const struct origin *o)
 }
 
 int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                         struct err *e)
+                         bool *ret_sums, struct err *e)
 {
-    assert(o && p && ret_id && origin_has_uploads(o));
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    assert(o && p && ret_id && ret_sums && origin_has_uploads(o));
+    struct operation x;
+    int r = operation_begin_change(&x, o, "upload");
     if (r == 0)
-        r = o->ops->upload_create(o, p, ret_id, &local);
-    return done(o, "upload", started_ns, r, &local, e);
+        r = o->ops->upload_create(o, p, ret_id, ret_sums, &x.err);
+    return operation_end(&x, r, e);
 }
 
 int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                        const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
     assert(o && p && body && body->read && ret_etag && number > 0 && origin_has_uploads(o));
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin_change(&x, o, "part");
     if (r == 0)
-        r = o->ops->upload_part(o, p, id, number, body, ret_etag, &local);
+        r = o->ops->upload_part(o, p, id, number, body, ret_etag, &x.err);
     if (r == 0)
         metrics_add(metrics_series(METRIC_ORIGIN_WRITTEN_BYTES, o->bucket_name, NULL, NULL),
                     body->size_bytes);
-    return done(o, "part", started_ns, r, &local, e);
+    return operation_end(&x, r, e);
 }
 
 int origin_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
@@ -523,27 +512,21 @@ int origin_upload_complete(struct origin *o, const struct origin_put *p, struct 
                            struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && p && parts && n > 0 && a && ret_attr && origin_has_uploads(o));
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin_change(&x, o, "complete");
     if (r == 0)
-        r = o->ops->upload_complete(o, p, id, parts, n, size_bytes, a, ret_attr, &local);
-    return done(o, "complete", started_ns, r, &local, e);
+        r = o->ops->upload_complete(o, p, id, parts, n, size_bytes, a, ret_attr, &x.err);
+    return operation_end(&x, r, e);
 }
 
 int origin_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e)
 {
     assert(o && origin_has_uploads(o));
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin(&x, o, "abort");
     if (r == 0)
-        r = o->ops->upload_abort(o, key, id, &local);
-    return done(o, "abort", started_ns, r, &local, e);
+        r = o->ops->upload_abort(o, key, id, &x.err);
+    return operation_end(&x, r, e);
 }
 
 void origin_note_upload(const struct origin *o, struct slice key, struct slice id)
@@ -569,41 +552,33 @@ int origin_has_tag(struct origin *o, struct slice key, struct slice name, struct
                    atomic_bool *cancel, bool *ret, struct err *e)
 {
     assert(o && name.n > 0 && ret);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin(&x, o, "tags");
     if (r == 0)
-        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->has_tag(o, key, name, value, cancel, ret, &local)
-                                              : refuse_tags(o, &local);
-    return done(o, "tags", started_ns, r, &local, e);
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->has_tag(o, key, name, value, cancel, ret, &x.err)
+                                              : refuse_tags(o, &x.err);
+    return operation_end(&x, r, e);
 }
 
 int origin_tags(struct origin *o, struct slice key, struct buf *ret, struct err *e)
 {
     assert(o && ret);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin(&x, o, "tags");
     if (r == 0)
-        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->tags(o, key, ret, &local) : refuse_tags(o, &local);
-    return done(o, "tags", started_ns, r, &local, e);
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->tags(o, key, ret, &x.err) : refuse_tags(o, &x.err);
+    return operation_end(&x, r, e);
 }
 
 int origin_set_tags(struct origin *o, struct slice key, struct slice tags, struct err *e)
 {
     assert(o);
-    if (o->is_view)
-        return refuse_change(o, e);
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin_change(&x, o, "set_tags");
     if (r == 0)
-        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->set_tags(o, key, tags, &local)
-                                              : refuse_tags(o, &local);
-    return done(o, "set_tags", started_ns, r, &local, e);
+        r = o->capabilities & ORIGIN_CAN_TAGS ? o->ops->set_tags(o, key, tags, &x.err)
+                                              : refuse_tags(o, &x.err);
+    return operation_end(&x, r, e);
 }
 
 /* ---- copies between buckets of one service ---- */
@@ -618,13 +593,11 @@ int origin_copy_from(struct origin *o, const struct origin_copy *c, struct arena
                      struct origin_attr *ret_attr, struct err *e)
 {
     assert(o && c && a && ret_attr && origin_is_beside(o, c->source));
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin(&x, o, "copy");
     if (r == 0)
-        r = o->ops->copy_from(o, c, a, ret_attr, &local);
-    return done(o, "copy", started_ns, r, &local, e);
+        r = o->ops->copy_from(o, c, a, ret_attr, &x.err);
+    return operation_end(&x, r, e);
 }
 
 int origin_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
@@ -632,11 +605,9 @@ int origin_upload_copy(struct origin *o, const struct origin_put *p, struct slic
                        char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
     assert(o && p && c && n > 0 && number > 0 && ret_etag && origin_is_beside(o, c->source));
-    struct err local = {0};
-    uint64_t started_ns = sys->mono_ns();
-    struct quit _cleanup_(quit_leave) q;
-    int r = begin(o, &q, &local);
+    struct operation x;
+    int r = operation_begin(&x, o, "part");
     if (r == 0)
-        r = o->ops->upload_copy(o, p, id, number, c, offset, n, ret_etag, &local);
-    return done(o, "part", started_ns, r, &local, e);
+        r = o->ops->upload_copy(o, p, id, number, c, offset, n, ret_etag, &x.err);
+    return operation_end(&x, r, e);
 }

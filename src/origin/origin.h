@@ -42,6 +42,7 @@ struct origin_attr {
     /* Of the part that origin_get.part names; n_parts 0: none was asked for, or the origin tells nothing. */
     uint32_t n_parts; /* of the object */
     uint64_t part_offset, part_bytes;
+    struct slice part_sum; /* its checksum, "SUFFIX BASE64"; empty: not told */
 };
 
 /* What a bucket says about its origin; every row is a bucket property "origin.NAME". */
@@ -85,6 +86,9 @@ struct origin_attr {
       "whether the service honours If-None-Match and If-Match on PUT; without, such a PUT is refused")       \
     X(tags, BOOL, "origin.tags", NULL, "true", 0, 0, NULL, false,                                            \
       "s3: whether the service keeps tags of objects; without, they are kept as metadata")                   \
+    X(checksums, BOOL, "origin.checksums", NULL, "true", 0, 0, NULL, false,                                  \
+      "s3: whether the service is given the checksums of uploads in parts that ask for some, where it says " \
+      "that it keeps them; without, the node alone verifies them")                                           \
     X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
       "most time without progress before a request counts as failed")                                        \
     X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "5s", 50, 600000, NULL, false,            \
@@ -186,6 +190,10 @@ struct origin_body {
      * for what was read before, also after a failure. */
     ssize_t (*read)(void *arg, void *p, size_t n, uint64_t offset);
     void *arg;
+    /* Of a part of an upload with checksums: its own, in hex; empty while it is not known, and who waits gets
+     * it, or nothing when the part is given up. It is known once all bytes were read, if there are any. NULL:
+     * it has none. */
+    struct slice (*sum)(void *arg, bool wait);
     bool once; /* of a part: bytes are gone when those behind them were read */
     bool slow; /* bytes come when somebody sends them, who may read from this very origin for it */
 };
@@ -193,7 +201,9 @@ struct origin_body {
 struct origin_put {
     struct slice key;
     struct slice content_type;
-    struct slice meta;           /* as origin_attr.meta */
+    struct slice meta; /* as origin_attr.meta */
+    struct slice sums; /* of an upload in parts: which checksums they have, "SUFFIX TYPE" (s3/part_list.h)
+                          as "crc32c COMPOSITE"; empty: none */
     struct slice payload_sha256; /* hex, when the caller knows it; else computed or unsigned */
     struct slice content_md5;    /* base64, may be empty */
     bool whole; /* with one of these: in one request where the kind can, so that the ETag is the one that such
@@ -238,6 +248,7 @@ struct origin_page {
 struct origin_part {
     uint32_t number;   /* 1 to 10000, rising */
     struct slice etag; /* as upload_part gave it */
+    struct slice sum;  /* of an upload with checksums: its own, in hex */
 };
 
 /* A copy that the service makes by itself, perhaps out of another of its buckets. */
@@ -274,7 +285,7 @@ struct origin_ops {
                     struct origin_attr *ret_attr, struct err *e);
     /* p: key, content type and metadata of the object. */
     int (*upload_create)(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                         struct err *e);
+                         bool *ret_sums, struct err *e);
     int (*upload_part)(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                        const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
     int (*upload_complete)(struct origin *o, const struct origin_put *p, struct slice id,
@@ -383,13 +394,15 @@ int origin_identify(struct origin *o, struct buf *b, struct err *e);
 /* Whether the four below are there. Parts may come in any order and at the same time; a part sent again
  * replaces the one before. -ENOENT: the origin does not know the upload (any more). */
 bool origin_has_uploads(const struct origin *o);
+/* *ret_sums: the origin has taken p->sums, and all parts are to come with one, named in their `p` again, as
+ * in that of the completion; else none is, and nobody tells it of any. */
 int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                         struct err *e);
-/* Of `p` only key and cancel count. Sent once; nobody keeps a part whose body gave an error. */
+                         bool *ret_sums, struct err *e);
+/* Of `p` only key, sums and cancel count. Sent once; nobody keeps a part whose body gave an error. */
 int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                        const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
-/* `p`: key, conditions, and type and metadata as they were given at its creation, which some kinds are told
- * only now. After a lost answer the object may be there. */
+/* `p`: key, sums, conditions, and type and metadata as they were given at its creation, which some kinds are
+ * told only now and ret_attr is to show. After a lost answer the object may be there. */
 int origin_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);

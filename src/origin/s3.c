@@ -164,6 +164,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
     if (r < 0)
         return r;
     s->web.sends_tags = kind->is_node || o->tags;
+    s->gives_sums = o->checksums && (s->keys.fixed.access_key || s->keys.provider);
     if (s->view.is_on)
         s->web.kind = &s3_view_kind;
     *ret = &TAKE_PTR(s)->base;

@@ -1,8 +1,9 @@
 /*
  * The S3 kind, between its files: s3.c (options, URLs, opening), the credentials of s3_credentials.c,
  * s3_chain.c, s3_provider.c, s3_process.c and s3_sts.c, s3_request.c (URL, signature), s3_error.c
- * (classification), s3_result.c (small documents), the verbs s3_list.c, s3_put.c, s3_multipart.c, s3_copy.c,
- * s3_tags.c, and what there was before, s3_versions.c. What it shares with other kinds is in web_internal.h.
+ * (classification), s3_result.c (small documents), s3_sums.c (checksums of parts), the verbs s3_list.c,
+ * s3_put.c, s3_multipart.c, s3_copy.c, s3_tags.c, and what there was before, s3_versions.c. What it shares
+ * with other kinds is in web_internal.h.
  */
 #pragma once
 
@@ -134,6 +135,7 @@ struct s3 {
     char *path_root; /* decoded path before the key: "/bucket" or "" */
     char *region;
     struct s3_chain keys;
+    bool gives_sums; /* of parts: origin.checksums, and requests are signed */
     uint64_t part_bytes;
     uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
     uint64_t copy_part_bytes; /* size of the parts of longer copies */
@@ -193,6 +195,37 @@ struct s3_result {
 };
 int s3_result_parse(struct slice body, struct s3_result *ret, struct err *e);
 
+/* ---- checksums of the parts of an upload: s3_sums.c ---- */
+
+struct s3_sum_kind {
+    const char *suffix, *name, *header; /* "crc32c", "CRC32C", "x-amz-checksum-crc32c" */
+    size_t bytes;
+};
+struct s3_sums {
+    const struct s3_sum_kind *kind;
+    struct slice type; /* "COMPOSITE", "FULL_OBJECT"; in the text that it was read from */
+};
+/* What origin_put.sums says; false: none, or nothing that is known here. */
+bool s3_sums_of(struct slice text, struct s3_sums *ret);
+/* Headers of the start of an upload, and what the service answered to them: that it knows of none, keeps
+ * those, or others. */
+void s3_sums_ask(struct web_call *c, const struct s3_sums *s);
+enum s3_sums_told { S3_SUMS_NONE, S3_SUMS_SAME, S3_SUMS_OTHER };
+enum s3_sums_told s3_sums_told(const struct web_response *r, const struct s3_sums *s);
+/* Appends it as headers and documents have it; hex: origin_part.sum. */
+int s3_sum_base64(const struct s3_sums *s, struct slice hex, struct buf *ret, struct err *e);
+/* The part that the call is to send, whose body has a `sum`, gets its checksum: in a header, or, where it is
+ * not known yet, in a trailer, for which the call's body is another one from then on. `f` lasts as long as
+ * the call. */
+struct s3_framed {
+    struct origin_body body; /* with frames and trailer */
+    const struct origin_body *inner;
+    uint64_t offset, n; /* of the part in `inner` */
+    struct s3_sums sums;
+    char decoded[24], value[64];
+};
+int s3_sums_part(struct web_call *c, const struct s3_sums *s, struct s3_framed *f, struct err *e);
+
 /* ---- verbs ---- */
 
 int s3_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
@@ -203,7 +236,7 @@ int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct orig
                      struct arena *a, struct origin_attr *ret_attr, struct err *e);
 
 int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                     struct err *e);
+                     bool *ret_sums, struct err *e);
 int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                    const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
 int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,

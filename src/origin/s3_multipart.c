@@ -35,7 +35,11 @@ struct upload {
     uint32_t n_parts;
     const struct origin_part *numbered; /* driven from outside: their numbers; NULL: 1 to n_parts */
     char **etags;
-    bool unsure; /* complete: a try before the last one may have done it */
+    bool unsure;            /* complete: a try before the last one may have done it */
+    struct s3_sums sums;    /* checksums of the parts, when */
+    bool gives;             /* each part comes with one, or */
+    bool asks;              /* the start of the upload asks for them */
+    enum s3_sums_told told; /* what it was answered */
 };
 
 static void upload_fini(struct upload *u)
@@ -69,9 +73,12 @@ static int create(struct upload *u, struct err *e)
     if (u->tags.n)
         web_header(&c, SLICE_LIT("x-amz-tagging"), u->tags);
     s3_class_header(u->s3, &c);
+    if (u->asks)
+        s3_sums_ask(&c, &u->sums);
     int r = web_perform(&c, e);
     if (r < 0)
         return r;
+    u->told = u->asks ? s3_sums_told(&c.response, &u->sums) : S3_SUMS_NONE;
     struct s3_result result;
     r = s3_result_parse(buf_view(&body), &result, e);
     if (r == 0 && strcmp(result.root, "Error") == 0)
@@ -137,13 +144,17 @@ static int put_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err 
         r = s3_payload_hash(u->s3, u->body, offset, n, hash, e);
     if (r < 0)
         return r;
+    struct s3_framed framed;
     struct web_call _cleanup_(web_call_fini) c;
     part_init(u, &c, i, number, stop, "put_part");
     c.body = u->body;
     c.body_offset = offset;
     c.body_n = n;
     c.payload_sha256 = slice_str(hash);
-    r = web_perform(&c, e);
+    if (u->gives && u->body->sum)
+        r = s3_sums_part(&c, &u->sums, &framed, e);
+    if (r == 0)
+        r = web_perform(&c, e);
     if (r == 0 && !c.response.etag[0])
         return err_set(e, ERR_ORIGIN_FAILED, "the answer has no ETag");
     if (r == 0)
@@ -170,6 +181,18 @@ static int put_parts(struct upload *u, struct err *e)
 
 /* ---- complete, abort ---- */
 
+/* A part's checksum, which it was sent with. */
+static int add_sum(const struct upload *u, uint32_t i, struct buf *b)
+{
+    const char *name = u->gives ? u->sums.kind->name : "";
+    if (!u->gives || u->numbered[i].sum.n == 0)
+        return 0;
+    int r = buf_printf(b, "<Checksum%s>", name);
+    if (r == 0)
+        r = s3_sum_base64(&u->sums, u->numbered[i].sum, b, NULL);
+    return r == 0 ? buf_printf(b, "</Checksum%s>", name) : r;
+}
+
 static int make_document(const struct upload *u, struct buf *b)
 {
     int r = buf_str(b, "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
@@ -179,7 +202,11 @@ static int make_document(const struct upload *u, struct buf *b)
         if (r == 0)
             r = web_xml_escape(b, slice_str(u->etags[i]));
         if (r == 0)
-            r = buf_printf(b, "%s</ETag></Part>", weak ? "" : "&quot;");
+            r = buf_printf(b, "%s</ETag>", weak ? "" : "&quot;");
+        if (r == 0)
+            r = add_sum(u, i, b);
+        if (r == 0)
+            r = buf_str(b, "</Part>");
     }
     return r == 0 ? buf_str(b, "</CompleteMultipartUpload>") : r;
 }
@@ -241,7 +268,7 @@ static int complete_in_turn(struct upload *u, struct arena *a, struct origin_att
 {
     struct buf _cleanup_buf_ document = BUF_INIT(COMPLETE_MAX);
     if (make_document(u, &document) < 0)
-        return err_set(e, ERR_ORIGIN_FAILED, "the origin gave parts ETags that cannot be written down");
+        return err_set(e, ERR_ORIGIN_FAILED, "ETags or checksums of the parts cannot be written down");
     struct s3_result result;
     uint64_t date_ns = 0;
     uint32_t attempt = 0;
@@ -369,6 +396,7 @@ static int step_init(struct upload *u, struct origin *o, const struct origin_put
                      struct err *e)
 {
     *u = (struct upload){.s3 = s3_of(o), .put = p};
+    u->gives = s3_sums_of(p->sums, &u->sums);
     if (id.n >= sizeof(u->id))
         return err_set(e, -EINVAL, "an upload id of %zu bytes", id.n);
     memcpy(u->id, id.p, id.n);
@@ -384,47 +412,72 @@ static int step_result(int r, struct err *e)
     return -ENOENT;
 }
 
-int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+/* The one part that is sent or copied: n bytes, under this number. */
+static int step_part(struct upload *u, uint32_t number, uint64_t n, char ret_etag[ORIGIN_ETAG_MAX + 1],
                      struct err *e)
-{
-    struct upload u;
-    int r = step_init(&u, o, p, SLICE_LIT(""), e);
-    if (r == 0)
-        r = create(&u, e);
-    if (r == 0)
-        memcpy(ret_id, u.id, sizeof(u.id));
-    return r;
-}
-
-int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
-                   const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
     const struct origin_part numbered = {.number = number};
     char *etag = NULL;
-    struct upload u;
-    int r = step_init(&u, o, p, id, e);
-    if (r < 0)
-        return r;
-    u.body = body;
-    u.size = u.part_bytes = body->size_bytes;
-    u.numbered = &numbered;
-    u.n_parts = 1;
-    u.etags = &etag;
-    r = put_part(&u, 0, NULL, e);
+    u->size = u->part_bytes = n;
+    u->numbered = &numbered;
+    u->n_parts = 1;
+    u->etags = &etag;
+    int r = one_part(u, 0, NULL, e);
     if (r == 0)
         memcpy(ret_etag, etag, strlen(etag) + 1);
     free(etag);
     return step_result(r, e);
 }
 
+/* Whether a refusal may be about what was asked for beside the upload itself. */
+static bool refuses_more(int r)
+{
+    return r == ERR_NOT_IMPLEMENTED || r == ERR_ORIGIN_REFUSED || r == -EINVAL;
+}
+
+/* With checksums of its parts, where the service takes exactly those; else without any. */
+int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                     bool *ret_sums, struct err *e)
+{
+    struct upload u;
+    int r = step_init(&u, o, p, SLICE_LIT(""), e);
+    if (r < 0)
+        return r;
+    u.asks = u.gives && u.s3->gives_sums;
+    r = create(&u, e);
+    bool again = u.asks && (r == 0 ? u.told == S3_SUMS_OTHER : refuses_more(r));
+    if (again && r == 0)
+        (void)abort_upload(&u);
+    if (again) {
+        u.asks = false;
+        if (e)
+            e->code = 0;
+        r = create(&u, e);
+    }
+    if (r < 0)
+        return r;
+    memcpy(ret_id, u.id, sizeof(u.id));
+    *ret_sums = u.told == S3_SUMS_SAME;
+    return 0;
+}
+
+int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                   const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    struct upload u;
+    int r = step_init(&u, o, p, id, e);
+    if (r < 0)
+        return r;
+    u.body = body;
+    return step_part(&u, number, body->size_bytes, ret_etag, e);
+}
+
 int s3_upload_copy(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                    const struct origin_copy *c, uint64_t offset, uint64_t n,
                    char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
-    const struct origin_part numbered = {.number = number};
     struct s3_source source = {.s3 = s3_of(c->source), .key = c->from, .attr = {.etag = c->if_match}};
     struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
-    char *etag = NULL;
     struct upload u;
     int r = step_init(&u, o, p, id, e);
     if (r == 0)
@@ -436,15 +489,7 @@ int s3_upload_copy(struct origin *o, const struct origin_put *p, struct slice id
     source.path = buf_view(&path);
     u.source = &source;
     u.source_offset = offset;
-    u.size = u.part_bytes = n;
-    u.numbered = &numbered;
-    u.n_parts = 1;
-    u.etags = &etag;
-    r = copy_part(&u, 0, NULL, e);
-    if (r == 0)
-        memcpy(ret_etag, etag, strlen(etag) + 1);
-    free(etag);
-    return step_result(r, e);
+    return step_part(&u, number, n, ret_etag, e);
 }
 
 int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,

@@ -71,7 +71,8 @@ static int gather_headers(struct web_call *c, const struct s3_credentials *k, st
     }
     *ret_own = *n;
     pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("host"), slice_str(s->endpoint.host)};
-    bool reads = c->has_key && c->n_query == 0 && (c->method == WEB_HEAD || c->method == WEB_GET);
+    bool of_object = c->n_query == 0 || slice_eq_str(c->query[0].name, "partNumber");
+    bool reads = c->has_key && of_object && (c->method == WEB_HEAD || c->method == WEB_GET);
     if (reads)
         pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-checksum-mode"), SLICE_LIT("ENABLED")};
     if (reads && c->web->kind->is_node)

@@ -85,6 +85,7 @@ static void take_part(const struct transfer *t, struct origin_attr *attr)
     attr->n_parts = (uint32_t)r->n_parts;
     attr->part_offset = r->range_first;
     attr->part_bytes = r->range_last - r->range_first + 1;
+    attr->part_sum = slice_str(r->sum);
 }
 
 static int begin(struct transfer *t, struct err *e)

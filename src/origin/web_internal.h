@@ -30,6 +30,7 @@
 #define WEB_CONTENT_TYPE_MAX 1024
 #define WEB_RESULT_MAX       (64 * KIB) /* small documents */
 #define WEB_VERSION_ID_MAX   1024
+#define WEB_SUM_MAX          127
 #define WEB_URL_MAX          (16 * KIB)
 #define WEB_LOCATION_MAX     8192
 
@@ -121,7 +122,9 @@ struct web_response {
     uint64_t range_first, range_last, range_total; /* of Content-Range "bytes a-b/total" */
     uint64_t upload_last;                          /* of a resumable upload's "Range: bytes=0-n" */
     bool has_upload;
-    uint64_t n_parts; /* x-amz-mp-parts-count */
+    uint64_t n_parts;                     /* x-amz-mp-parts-count */
+    char sum_algorithm[16], sum_type[16]; /* x-amz-checksum-algorithm, x-amz-checksum-type */
+    char sum[WEB_SUM_MAX + 1];            /* "SUFFIX BASE64" of the bytes that come, or of the part */
     uint64_t mtime_ns, date_ns;
     uint64_t retry_after_ms,
         retry_at_ns;      /* Retry-After: for so long, or until then (real time); 0: not told */

@@ -117,20 +117,36 @@ static bool take_user_meta(struct web_response *r, struct slice name, struct sli
     return true;
 }
 
-/* The checksum of all bytes, "x-amz-checksum-SUFFIX: BASE64", is kept as META_CHECKSUM. Answers about a range
- * may tell one of a part. */
+/* The checksum, "x-amz-checksum-SUFFIX: BASE64", and of what it is. */
 static bool take_checksum(struct web_response *r, struct slice name, struct slice value)
 {
     static const struct slice prefix = {META_CHECKSUM "-", sizeof(META_CHECKSUM "-") - 1};
-    if (!r->kind || !r->kind->tells_checksums || !slice_starts(name, prefix) ||
-        slice_eq_str(name, META_CHECKSUM "-type"))
+    if (!r->kind || !r->kind->tells_checksums || !slice_starts(name, prefix))
         return false;
-    char line[128];
-    int n = snprintf(line, sizeof(line), SLICE_FMT " " SLICE_FMT, SLICE_ARG(slice_from(name, prefix.n)),
-                     SLICE_ARG(value));
-    if (r->status == 200 && value.n > 0 && n > 0 && (size_t)n < sizeof(line))
-        take_meta(r, SLICE_LIT(META_CHECKSUM), slice_of(line, (size_t)n));
+    struct slice suffix = slice_from(name, prefix.n);
+    if (slice_eq_str(suffix, "type")) {
+        take_text(r->sum_type, sizeof(r->sum_type), value);
+    } else if (slice_eq_str(suffix, "algorithm")) {
+        take_text(r->sum_algorithm, sizeof(r->sum_algorithm), value);
+    } else if (value.n > 0) {
+        int n =
+            snprintf(r->sum, sizeof(r->sum), SLICE_FMT " " SLICE_FMT, SLICE_ARG(suffix), SLICE_ARG(value));
+        if (n < 0 || (size_t)n >= sizeof(r->sum))
+            r->sum[0] = '\0';
+    }
     return true;
+}
+
+/* The head has ended. The checksum of an object is kept as META_CHECKSUM: one of all bytes, or one of the
+ * parts' checksums that says of how many, as without that it would be taken for the first. Answers about a
+ * range may tell one of a part. */
+static void keep_checksum(struct web_response *r)
+{
+    bool of_parts = slice_eq_case(slice_str(r->sum_type), SLICE_LIT("COMPOSITE"));
+    if (r->status == 200 && r->sum[0] && (!of_parts || strchr(r->sum, '-')))
+        take_meta(r, SLICE_LIT(META_CHECKSUM), slice_str(r->sum));
+    if (r->status == 200)
+        r->sum[0] = '\0';
 }
 
 /* The tags of an object of another node, which it shows to those that ask; of others how many there are. */
@@ -222,6 +238,8 @@ void web_response_line(struct web_response *r, struct slice line)
         take_status(r, line);
         return;
     }
+    if (line.n == 0)
+        keep_checksum(r);
     ssize_t colon = slice_find(line, ':');
     char lower[256];
     if (colon <= 0 || (size_t)colon > sizeof(lower) || !printable(line))

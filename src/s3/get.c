@@ -269,6 +269,7 @@ static enum s3_error ask_origin(struct s3_request *r, const struct wire_attr *at
                                 struct arena *a)
 {
     struct wire_part_req req = {.bucket = r->bucket, .key = r->key, .etag = attr->etag, .number = p->number};
+    struct slice kept = meta_get(attr->meta, META_CHECKSUM);
     struct wire_part_rep rep;
     struct err e = {0};
     int status = object_part(r->s3->session, &req, a, &rep, &e);
@@ -285,6 +286,8 @@ static enum s3_error ask_origin(struct s3_request *r, const struct wire_attr *at
         return S3_ERR_INTERNAL;
     p->n_parts = rep.n_parts;
     p->range = (struct http_range){rep.offset, rep.size};
+    p->checksum = arena_dup(r->arena, rep.checksum);
+    p->type = kept.n ? put_kept_type(kept) : NULL;
     return S3_OK;
 }
 

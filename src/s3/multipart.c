@@ -193,7 +193,7 @@ static enum s3_error begin(struct part_write *p, struct s3_request *r, uint64_t 
         p->sums = upload_sums(p->upload);
         error = begin_here(p, number, size);
     } else {
-        error = parts_begin(&p->part, r, number, size, &p->sums);
+        error = parts_begin(&p->part, r, number, size, body, &p->sums);
     }
     if (!error) {
         begin_md5(p);

@@ -44,8 +44,19 @@ enum s3_error parts_create(struct s3_request *r, struct slice type, struct slice
 
 /* ---- one part ---- */
 
+/* What a header said: "SUFFIX HEX". */
+static struct slice known_sum(const struct body *body, struct arena *a)
+{
+    char hex[2 * CHECKSUM_MAX_BYTES + 1];
+
+    if (!body || body->plan.kind == CHECKSUM_NONE || body->plan.in_trailer)
+        return SLICE_LIT("");
+    text_hex(body->plan.value, checksum_bytes(body->plan.kind), hex);
+    return slice_str(arena_printf(a, "%s %s", checksum_suffix(body->plan.kind), hex));
+}
+
 enum s3_error parts_begin(struct parts_write *p, struct s3_request *r, uint32_t number, uint64_t size,
-                          struct part_sums *ret_sums)
+                          const struct body *body, struct part_sums *ret_sums)
 {
     struct wire_upload_part_req req = {.bucket = r->bucket,
                                        .key = r->key,
@@ -57,6 +68,7 @@ enum s3_error parts_begin(struct parts_write *p, struct s3_request *r, uint32_t 
     int status;
 
     *p = (struct parts_write){.r = r, .arena = arena_new(CALL_ARENA_BYTES)};
+    req.checksum = known_sum(body, p->arena);
     status = object_upload_part(r->s3->session, &req, p->arena, &rep, &e);
     if (status) {
         arena_free(TAKE_PTR(p->arena));

@@ -21,9 +21,10 @@ struct parts_write {
     struct arena *arena;
     uint64_t handle; /* 0: not begun */
 };
-/* NO_SUCH_UPLOAD. *ret_sums: the upload's. */
+/* NO_SUCH_UPLOAD. *ret_sums: the upload's. body: of the part, whose headers may tell its checksum; or NULL.
+ */
 enum s3_error parts_begin(struct parts_write *p, struct s3_request *r, uint32_t number, uint64_t size,
-                          struct part_sums *ret_sums);
+                          const struct body *body, struct part_sums *ret_sums);
 enum s3_error parts_write(struct parts_write *p, const void *data, size_t n);
 /* ok: all of the body was verified; else the part is dropped. `md5`: its ETag; `sum`: its checksum of the
  * upload's kind, or empty. Finishes the struct. */

@@ -164,9 +164,9 @@ static void test_tokens_of_events(void **state)
 /* ---- uploads in parts ---- */
 
 static int begin_upload(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                        struct err *e)
+                        bool *ret_sums, struct err *e)
 {
-    (void)o, (void)p, (void)e;
+    (void)o, (void)p, (void)ret_sums, (void)e;
     (void)snprintf(ret_id, ORIGIN_UPLOAD_ID_MAX, "id");
     return 0;
 }

@@ -312,10 +312,12 @@ static void test_upload(void **state)
     struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};
+    bool sums = true;
     web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), plain);
     assert_true(origin_has_uploads(f.origin));
-    assert_int_equal(origin_upload_create(f.origin, &bad, id, &e), -EINVAL);
-    WEB_FIXTURE_OK(origin_upload_create(f.origin, &p, id, &e), e);
+    assert_int_equal(origin_upload_create(f.origin, &bad, id, &sums, &e), -EINVAL);
+    WEB_FIXTURE_OK(origin_upload_create(f.origin, &p, id, &sums, &e), e);
+    assert_false(sums);
     for (size_t i = 0; i < 2; i++) {
         WEB_FIXTURE_OK(origin_upload_part(f.origin, &p, slice_str(id), 1, &b, etags[i], &e), e);
         take_block_id(script_head(&f.script, i), ids[i]);

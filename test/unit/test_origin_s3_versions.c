@@ -632,14 +632,15 @@ static void test_read_only(void **state)
     struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("x")};
     struct origin_body b = {.read = no_bytes};
     char id[ORIGIN_UPLOAD_ID_MAX];
+    bool sums;
     fixture_start(&f, "s3://b", NULL, 0, as_of);
     assert_int_equal(origin_put(f.origin, &p, &b, f.arena, &attr, &e), -EROFS);
     assert_int_equal(origin_remove(f.origin, p.key, SLICE_NULL, &e), -EROFS);
     assert_int_equal(origin_copy(f.origin, p.key, SLICE_LIT("n"), SLICE_NULL, f.arena, &attr, &e), -EROFS);
     assert_int_equal(origin_set_meta(f.origin, &p, 1, f.arena, &attr, &e), -EROFS);
-    assert_int_equal(origin_upload_create(f.origin, &p, id, &e), -EROFS);
+    assert_int_equal(origin_upload_create(f.origin, &p, id, &sums, &e), -EROFS);
     char etag[ORIGIN_ETAG_MAX + 1];
-    struct origin_part part = {1, SLICE_LIT("x")};
+    struct origin_part part = {1, SLICE_LIT("x"), SLICE_NULL};
     assert_int_equal(origin_upload_part(f.origin, &p, SLICE_LIT("u"), 1, &b, etag, &e), -EROFS);
     assert_int_equal(origin_upload_complete(f.origin, &p, SLICE_LIT("u"), &part, 1, 1, f.arena, &attr, &e),
                      -EROFS);

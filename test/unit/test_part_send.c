@@ -61,9 +61,9 @@ static int take_part(struct origin *o, const struct origin_put *p, struct slice 
 }
 
 static int no_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
-                     struct err *e)
+                     bool *ret_sums, struct err *e)
 {
-    (void)o, (void)p, (void)ret_id;
+    (void)o, (void)p, (void)ret_id, (void)ret_sums;
     return err_set(e, ERR_NOT_IMPLEMENTED, "not asked for");
 }
 
@@ -101,12 +101,18 @@ static void drop(struct fixture *f)
     free(f);
 }
 
+static struct part_plan plan_of(uint32_t number, uint64_t size)
+{
+    return (struct part_plan){
+        .key = SLICE_LIT("k"), .origin_id = SLICE_LIT("id"), .number = number, .size = size};
+}
+
 static struct part_send *begin(struct fixture *f, uint64_t size)
 {
+    const struct part_plan plan = plan_of(1, size);
     struct part_send *p = NULL;
     struct err e = {0};
-    int r =
-        part_send_new(f->service, f->u, SLICE_LIT("k"), SLICE_LIT("id"), 1, size, /* wait_ms= */ 0, &p, &e);
+    int r = part_send_new(f->service, f->u, &plan, /* wait_ms= */ 0, &p, &e);
     if (r < 0)
         fail_msg("%s", e.text);
     return p;
@@ -170,9 +176,8 @@ static void test_parts_share_what_there_is(void **state)
     struct err e = {0};
     (void)state;
     assert_int_equal(budget_used(f->service->part_budget), 4 * MIB);
-    assert_int_equal(
-        part_send_new(f->service, f->u, SLICE_LIT("k"), SLICE_LIT("id"), 2, 1, /* wait_ms= */ 0, &second, &e),
-        ERR_ORIGIN_BUSY);
+    const struct part_plan plan = plan_of(2, 1);
+    assert_int_equal(part_send_new(f->service, f->u, &plan, /* wait_ms= */ 0, &second, &e), ERR_ORIGIN_BUSY);
     assert_null(second);
     assert_int_equal(budget_used(f->service->part_budget), 4 * MIB);
     part_send_free(first);
@@ -292,6 +297,75 @@ static void test_a_whole_part_is_stopped_last(void **state)
     drop(f);
 }
 
+/* Looks whether the checksum is known before the bytes, takes them, and waits for it. */
+static int take_with_sum(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                         const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
+{
+    char piece[64];
+    (void)o, (void)id, (void)number;
+    struct slice first = body->sum(body->arg, /* wait= */ false);
+    (void)snprintf(ret_etag, ORIGIN_ETAG_MAX + 1, SLICE_FMT "/", SLICE_ARG(first));
+    (void)atomic_fetch_add(&n_calls, 1);
+    for (uint64_t at = 0; at < body->size_bytes;) {
+        ssize_t n = body->read(body->arg, piece, sizeof(piece), at);
+        if (n < 0)
+            return err_set(e, (int)n, "the body");
+        at += (uint64_t)n;
+    }
+    struct slice last = body->sum(body->arg, /* wait= */ body->size_bytes == 0); /* else it is there */
+    if (last.n == 0)
+        return err_set(e, -ECANCELED, "given up");
+    (void)snprintf(ret_etag + first.n, ORIGIN_ETAG_MAX + 1 - first.n, "/" SLICE_FMT "/" SLICE_FMT,
+                   SLICE_ARG(last), SLICE_ARG(p->sums));
+    return 0;
+}
+
+/* The checksum of a part of an upload with some: told before the bytes when it is known then, else once its
+ * end is; of no bytes too; of an upload without there is none. Who gives up waits for none. (Fails where the
+ * last byte may leave before it.) */
+static void test_checksums(void **state)
+{
+    static const struct {
+        uint64_t size;
+        const char *sums, *before, *after, *seen;
+    } rows[] = {
+        {100, "crc32 COMPOSITE", "01", "01", "01/01/crc32 COMPOSITE"},
+        {100, "crc32 COMPOSITE", "", "02", "/02/crc32 COMPOSITE"},
+        {0, "sha1 COMPOSITE", "", "03", "/03/sha1 COMPOSITE"},
+        {100, "crc32 COMPOSITE", "", NULL, NULL},
+        {0, "crc32 COMPOSITE", "", NULL, NULL},
+        {100, "", "", "04", NULL},
+    };
+    static const char bytes[100];
+    struct fixture *f = make(64 * MIB);
+    (void)state;
+    f->ops.upload_part = take_with_sum;
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct part_plan plan = plan_of(1, rows[i].size);
+        struct part_send *p = NULL;
+        struct slice etag;
+        struct err e = {0};
+        plan.sums = slice_str(rows[i].sums);
+        plan.sum = slice_str(rows[i].before);
+        atomic_store(&n_calls, 0);
+        assert_int_equal(part_send_new(f->service, f->u, &plan, /* wait_ms= */ 0, &p, &e), 0);
+        assert_int_equal(part_send_write(p, slice_of(bytes, rows[i].size), &e), 0);
+        while (atomic_load(&n_calls) == 0)
+            (void)usleep(1000);
+        if (rows[i].after) {
+            part_send_sum(p, slice_str(rows[i].after));
+            assert_int_equal(part_send_end(p, &etag, &e), rows[i].seen ? 0 : -ECANCELED);
+        } else {
+            part_send_stop(p, /* whole_too= */ false);
+            assert_true(ends(p));
+        }
+        if (rows[i].seen)
+            assert_true(slice_eq_str(etag, rows[i].seen));
+        part_send_free(p);
+    }
+    drop(f);
+}
+
 /* An abort stops what its upload sends, whether the client or the origin stalls, and nothing of others; it
  * waits for no client. Fails where it waits until the parts have left. */
 static void test_an_abort_stops_the_parts_of_its_upload(void **state)
@@ -349,6 +423,7 @@ int main(void)
         cmocka_unit_test(test_what_is_sent_again),
         cmocka_unit_test(test_a_part_is_stopped),
         cmocka_unit_test(test_a_whole_part_is_stopped_last),
+        cmocka_unit_test(test_checksums),
         cmocka_unit_test(test_an_abort_stops_the_parts_of_its_upload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,6 +126,29 @@ static void test_records_of_what_is_here_are_golden(void **state)
         assert_int_equal(upload_part_decode(slice_of(golden_place, i), &found), ERR_CORRUPT);
 }
 
+/* The same of an upload whose parts the origin has with checksums, version 3: but for the format it is as
+ * version 1, and open. (Fails where the format is not written.) */
+static void test_a_record_with_checksums_is_golden(void **state)
+{
+    (void)state;
+    _cleanup_buf_ struct buf b = BUF_INIT(UPLOAD_RECORD_MAX);
+    uint8_t golden[sizeof(golden_upload)];
+    struct upload_record u = upload, read;
+    memcpy(golden, golden_upload, sizeof(golden));
+    golden[0] = 3;
+    u.gives_sums = true;
+    assert_int_equal(upload_encode(&u, &b), 0);
+    assert_bytes(&b, golden, sizeof(golden));
+    assert_int_equal(upload_decode(buf_view(&b), &read), 0);
+    assert_true(read.gives_sums && slice_eq(read.tag, u.tag) && read.location.n == 0);
+    assert_int_equal(upload_decode(slice_of(golden_upload, sizeof(golden_upload)), &read), 0);
+    assert_false(read.gives_sums);
+    for (size_t i = 0; i < sizeof(golden); i++)
+        assert_int_equal(upload_decode(slice_of(golden, i), &read), ERR_CORRUPT);
+    golden[1] = 1; /* completed: its tag is the object's checksum */
+    assert_int_equal(upload_decode(slice_of(golden, sizeof(golden)), &read), ERR_CORRUPT);
+}
+
 /* A value that ends early or late, or has another format or state, is refused. */
 static void test_damage_is_refused(void **state)
 {
@@ -141,9 +164,13 @@ static void test_damage_is_refused(void **state)
     assert_int_equal(upload_decode(slice_of(copy, sizeof(copy)), &u), ERR_CORRUPT);
     copy[1] = 2;
     assert_int_equal(upload_decode(slice_of(copy, sizeof(golden_upload)), &u), ERR_CORRUPT);
-    copy[0] = 3;
+    copy[0] = 4;
     copy[1] = 0;
     assert_int_equal(upload_decode(slice_of(copy, sizeof(golden_upload)), &u), ERR_CORRUPT);
+    uint8_t part_copy[sizeof(golden_part)];
+    memcpy(part_copy, golden_part, sizeof(golden_part));
+    part_copy[0] = 3; /* which no part has */
+    assert_int_equal(upload_part_decode(slice_of(part_copy, sizeof(golden_part)), &p), ERR_CORRUPT);
 }
 
 struct seen {
@@ -246,6 +273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records_are_golden),
         cmocka_unit_test(test_records_of_what_is_here_are_golden),
+        cmocka_unit_test(test_a_record_with_checksums_is_golden),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test_setup_teardown(test_walks_and_removals, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_part_without_its_upload, setup, teardown),

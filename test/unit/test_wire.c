@@ -256,6 +256,36 @@ static void the_bytes_are_fixed(void **state)
                              "00000000");
 }
 
+/* And those of a part's checksum, on its way to an origin and back. */
+static void the_bytes_of_checksums_are_fixed(void **state)
+{
+    const struct wire_upload_part_req q = {.bucket = SLICE_LIT("b"),
+                                           .key = SLICE_LIT("k"),
+                                           .id = SLICE_LIT("i"),
+                                           .number = 7,
+                                           .size = 5,
+                                           .checksum = SLICE_LIT("crc32 352441c2")};
+    const struct wire_part_rep rep = {
+        .n_parts = 2, .offset = 258, .size = 5, .checksum = SLICE_LIT("crc32 NSRBwg==")};
+    _cleanup_buf_ struct buf b = BUF_INIT(4096);
+    (void)state;
+    assert_int_equal(wire_op_info(WIRE_OP_UPLOAD_PART)->encode_req(&q, &b), 0);
+    assert_hex(buf_view(&b), "0100000062"
+                             "010000006b"
+                             "0100000069"
+                             "07000000"
+                             "0500000000000000"
+                             "0e000000"
+                             "6372633332203335323434316332");
+    buf_clear(&b);
+    assert_int_equal(wire_op_info(WIRE_OP_PART)->encode_rep(&rep, &b), 0);
+    assert_hex(buf_view(&b), "02000000"
+                             "0201000000000000"
+                             "0500000000000000"
+                             "0e000000"
+                             "6372633332204e53524277673d3d");
+}
+
 /* So are those of list items and error texts. */
 static void the_bytes_of_items_are_fixed(void **state)
 {
@@ -614,6 +644,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_survives_the_wire),
         cmocka_unit_test(the_bytes_are_fixed),
+        cmocka_unit_test(the_bytes_of_checksums_are_fixed),
         cmocka_unit_test(the_bytes_of_items_are_fixed),
         cmocka_unit_test(the_bytes_of_cached_entries_are_fixed),
         cmocka_unit_test(the_bytes_of_inodes_are_fixed),

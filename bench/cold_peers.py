@@ -1,8 +1,9 @@
-"""What an empty or a small cache asks of the origin and of memory, beside the peers: time to the first byte, bytes from the origin, memory under
-many streams. Each system in turn, as in versus.py; of all these figures less is better, so that a ratio is ours over theirs and a goal "at most".
+"""What an empty or a small cache asks of the origin and of memory, beside the peers: time to the first byte, bytes from the
+origin, memory under many streams. Each system in turn, as in versus.py; of all these figures less is better, so that a ratio is
+ours over theirs and a goal "at most".
 
-Nobody has the first byte before the origin gives it, nor the data with fewer bytes than it has: there a hundredth more than a peer is no miss.
-SeaweedFS keeps its copy itself and asks no origin; it is left out.
+Nobody has the first byte before the origin gives it, nor the data with fewer bytes than it has: there a hundredth more than a
+peer is no miss. SeaweedFS keeps its copy itself and asks no origin; it is left out.
 """
 
 import contextlib
@@ -19,8 +20,8 @@ from front import CACHE, Nginx
 from lab import MIB, SHAPE, harness, say
 from measures import FIRST_BYTES, first_of_get
 from usage import Usage
-from versus import (ONE_GET, OURS, SMALL_BYTES, asked, epoch, make_files, make_objects, mounted, not_run_row, quiet, reads_ahead_as, rounds, rows_against,
-                    rows_left_out, skipping, sources_of, those_that)
+from versus import (ONE_GET, OURS, SMALL_BYTES, asked, epoch, make_files, make_objects, mounted, not_run_row, quiet,
+                    reads_ahead_as, rounds, rows_against, rows_left_out, skipping, sources_of, those_that)
 
 FIRST_OBJECTS, QUICK_FIRST_OBJECTS, FIRST_SIZES = 21, 5, [4 * MIB, 128 << 10]
 EPOCH_FILES, QUICK_EPOCH_FILES, EPOCHS = 600, 150, 2
@@ -92,7 +93,8 @@ def first_through_mounts(lab, shaper, bucket, sources, expected, title):
                            lambda system: all_right(system, sources))
         read_ahead_kb = running[OURS].read_ahead_kb
     taken = {name: samples for name, samples in taken.items() if name in right or name == ONE_GET}
-    return rows_against(taken, share, title, "ms", 1e3, EQUAL, read_ahead_kb=read_ahead_kb, at_most=True) + rows_left_out(left_out, title)
+    rows = rows_against(taken, share, title, "ms", 1e3, EQUAL, read_ahead_kb=read_ahead_kb, at_most=True)
+    return rows + rows_left_out(left_out, title)
 
 
 def first_through_s3(lab, shaper, bucket, keys, expected, title):
@@ -110,10 +112,11 @@ def first_through_s3(lab, shaper, bucket, keys, expected, title):
 
 
 def peers_first(lab):
-    """Time until the first 4 KiB of an object that the system has not are there (S3: its first byte), from the shaped origin: through the mounts
-    of all systems, after a listing and a look at each file, and through S3 beside nginx with proxy_cache. Each round takes another
-    object, and the next system waits until nothing is on its way any more. A GET straight from the origin stands beside: nobody can
-    be before it. JuiceFS reads its own blocks of a copy from the same origin. Objects of 4 MiB and of 128 KiB."""
+    """Time until the first 4 KiB of an object that the system has not are there (S3: its first byte), from the shaped origin:
+    through the mounts of all systems, after a listing and a look at each file, and through S3 beside nginx with proxy_cache. Each
+    round takes another object, and the next system waits until nothing is on its way any more. A GET straight from the origin
+    stands beside: nobody can be before it. JuiceFS reads its own blocks of a copy from the same origin. Objects of 4 MiB and of
+    128 KiB."""
     n, rows = QUICK_FIRST_OBJECTS if lab.quick else FIRST_OBJECTS, []
     for size in FIRST_SIZES:
         text = f"{size // MIB} MiB" if size >= MIB else f"{size >> 10} KiB"
@@ -138,12 +141,13 @@ def noted(rows, taken, text):
 def by_epoch(samples):
     """Medians of each epoch's bytes, and of all requests."""
     shares = [statistics.median(values) for values in zip(*(sample["epochs"] for sample in samples))]
-    return f"{', '.join(f'{share:.3f}' for share in shares)} in {statistics.median(sample['origin_requests'] for sample in samples):,.0f} requests"
+    requests = statistics.median(sample["origin_requests"] for sample in samples)
+    return f"{', '.join(f'{share:.3f}' for share in shares)} in {requests:,.0f} requests"
 
 
 def counted(shaper, total, pids, reads, rate):
-    """Each of reads() with the bytes that the origin gave for it, as shares of the data set; rate(shares) is what is compared, one byte
-    at least, so that there is a ratio."""
+    """Each of reads() with the bytes that the origin gave for it, as shares of the data set; rate(shares) is what is compared,
+    one byte at least, so that there is a ratio."""
     shares, requests = [], 0
     with Usage(pids) as usage:
         for read in reads:
@@ -153,13 +157,14 @@ def counted(shaper, total, pids, reads, rate):
             found = asked(shaper, total)
             shares.append(found["origin_bytes"])
             requests += found["origin_requests"]
-    return {"rate": max(rate(shares), 1 / total), "epochs": shares, "origin_requests": requests, "memory_bytes": usage.memory_bytes,
-            "cpu_s_per_gb": usage.cpu_s / (len(shares) * total / 1e9)}
+    return {"rate": max(rate(shares), 1 / total), "epochs": shares, "origin_requests": requests,
+            "memory_bytes": usage.memory_bytes, "cpu_s_per_gb": usage.cpu_s / (len(shares) * total / 1e9)}
 
 
 def mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once, check=lambda system: None):
-    """{name: what takes one sample of a system whose mount is made anew each time}, ours first. once(start, name, ours): with what starts it, and
-    what reads ahead as it must. check(system): raises where its bytes are not right, before anything is measured."""
+    """{name: what takes one sample of a system whose mount is made anew each time}, ours first. once(start, name, ours): with
+    what starts it, and what reads ahead as it must. check(system): raises where its bytes are not right, before anything is
+    measured."""
     sides, ours = {}, None
     for peer in [peers.FOREBAY, *wanted]:
         with skipping(peer.name, left_out):
@@ -173,15 +178,18 @@ def mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once, che
 
 
 def epochs_through_mounts(lab, shaper, bucket, sources, total):
-    title, left_out = f"Bytes from the origin for two epochs of {len(sources):,} files of 110 KB through the mount, of the data set's", {}
+    title = f"Bytes from the origin for two epochs of {len(sources):,} files of 110 KB through the mount, of the data set's"
+    left_out = {}
 
     def once(start, name, ours):
         with start() as running:
             reads_ahead_as(ours, name, running)
-            return counted(shaper, total, running.pids, [lambda n=n: epoch(running.dir, 2, "--seed", n + 1) for n in range(EPOCHS)], sum)
+            reads = [lambda n=n: epoch(running.dir, 2, "--seed", n + 1) for n in range(EPOCHS)]
+            return counted(shaper, total, running.pids, reads, sum)
 
     with contextlib.ExitStack() as stack:
-        sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, peers.before_origin(peers.present(left_out)), once)
+        wanted = peers.before_origin(peers.present(left_out))
+        sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once)
         say(f"two epochs through all mounts: {', '.join(sides)}")
         taken, share = rounds(lab, sides, left_out, pairs=COUNT_ROUNDS)
     rows = rows_against(taken, share, title, "of the data set's", 1.0, EQUAL, read_ahead_kb=read_ahead_kb, at_most=True)
@@ -189,7 +197,8 @@ def epochs_through_mounts(lab, shaper, bucket, sources, total):
 
 
 def epochs_through_s3(lab, shaper, bucket, sources, total):
-    title, left_out = f"Bytes from the origin for two epochs of {len(sources):,} objects of 110 KB through S3, of the data set's", {}
+    title = f"Bytes from the origin for two epochs of {len(sources):,} objects of 110 KB through S3, of the data set's"
+    left_out = {}
     files = lab.path("flat")
     files.mkdir()
     for path in sources.values():
@@ -212,13 +221,15 @@ def drop_pages():
 
 
 def half_through_mounts(lab, shaper, count):
-    title = f"Bytes from the origin for an epoch of {count} files of 2 MiB through the mount with a cache of half of them, of the data set's"
+    title = (f"Bytes from the origin for an epoch of {count} files of 2 MiB through the mount with a cache of half of them, "
+             "of the data set's")
     left_out, total = {}, count * HALF_BYTES
     bucket, sources = make_objects(lab, count, HALF_BYTES), sources_of(make_files(lab, count, HALF_BYTES))
     try:
         drop_pages()
     except OSError as error:
-        return [not_run_row(f"{title}, against all", "-", f"what the page cache holds cannot be dropped here: {error.strerror}", peer="all")]
+        reason = f"what the page cache holds cannot be dropped here: {error.strerror}"
+        return [not_run_row(f"{title}, against all", "-", reason, peer="all")]
 
     def one_epoch(directory, number):
         time.sleep(HALF_PAUSE_SECONDS)
@@ -234,7 +245,8 @@ def half_through_mounts(lab, shaper, count):
     with contextlib.ExitStack() as stack:
         able = peers.before_origin(peers.present(left_out))
         left_out |= {peer.name: peer.unlimited for peer in able if peer.unlimited}
-        sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, [peer for peer in able if not peer.unlimited], once)
+        wanted = [peer for peer in able if not peer.unlimited]
+        sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once)
         say(f"epochs with half a cache through mounts: {', '.join(sides)}")
         taken, share = rounds(lab, sides, left_out, pairs=COUNT_ROUNDS)
     rows = rows_against(taken, share, title, "of the data set's", 1.0, EQUAL, read_ahead_kb=read_ahead_kb, at_most=True)
@@ -242,10 +254,11 @@ def half_through_mounts(lab, shaper, count):
 
 
 def peers_epochs(lab):
-    """Bytes from the origin, counted by the proxy in front of it: for two shuffled epochs of small files through the mounts of all systems, each
-    started anew with an empty cache, and through S3 beside nginx with proxy_cache; and for an epoch with a cache of half the data set, the
-    most of the third and the fourth one, what the page cache holds dropped before each. Every byte is verified. A cache without a size is left out of
-    the last: that of s3fs, and nginx's, which is cut back each ten seconds, longer than an epoch. The origin is unshaped."""
+    """Bytes from the origin, counted by the proxy in front of it: for two shuffled epochs of small files through the mounts of
+    all systems, each started anew with an empty cache, and through S3 beside nginx with proxy_cache; and for an epoch with a
+    cache of half the data set, the most of the third and the fourth one, what the page cache holds dropped before each. Every
+    byte is verified. A cache without a size is left out of the last: that of s3fs, and nginx's, which is cut back each ten
+    seconds, longer than an epoch. The origin is unshaped."""
     count = QUICK_EPOCH_FILES if lab.quick else EPOCH_FILES
     bucket, sources = make_objects(lab, count, SMALL_BYTES), sources_of(make_files(lab, count, SMALL_BYTES))
     with lab.shaper() as shaper:
@@ -277,7 +290,8 @@ def at_rate(samples):
 
 
 def memory_rows(taken, share, left_out, title, **more):
-    rows = rows_against({name: of_memory(samples) for name, samples in taken.items()}, share, title, "MiB", 1 / MIB, at_most=True, **more)
+    memory = {name: of_memory(samples) for name, samples in taken.items()}
+    rows = rows_against(memory, share, title, "MiB", 1 / MIB, at_most=True, **more)
     return [{**row, "note": row["note"] + " MB/s"} for row in noted(rows, taken, at_rate)] + rows_left_out(left_out, title)
 
 
@@ -287,7 +301,8 @@ def streams_of(said, pids):
         start = time.monotonic()
         result = said()
         seconds = time.monotonic() - start  # of all, from the first to the last: not all begin at once
-    return {"rate": result["bytes"] / seconds, "memory_bytes": usage.memory_bytes, "cpu_s_per_gb": usage.cpu_s / (result["bytes"] / 1e9)}
+    return {"rate": result["bytes"] / seconds, "memory_bytes": usage.memory_bytes,
+            "cpu_s_per_gb": usage.cpu_s / (result["bytes"] / 1e9)}
 
 
 def memory_through_mounts(lab, shaper, bucket, sources, text):
@@ -300,7 +315,8 @@ def memory_through_mounts(lab, shaper, bucket, sources, text):
 
     with contextlib.ExitStack() as stack:
         wanted = peers.before_origin(peers.present(left_out))
-        sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once, lambda system: all_right(system, sources))
+        sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once,
+                                           lambda system: all_right(system, sources))
         say(f"{len(sources)} streams through all mounts: {', '.join(sides)}")
         taken, share = rounds(lab, sides, left_out, pairs=min(lab.pairs, STREAM_ROUNDS))
     return memory_rows(taken, share, left_out, title, read_ahead_kb=read_ahead_kb)
@@ -317,14 +333,15 @@ def memory_through_s3(lab, shaper, bucket, sources, text):
             return sample
 
     say(f"{len(sources)} streams through S3: {OURS}, {CACHE}")
-    taken, share = rounds(lab, {name: lambda n=name: once(n) for name in (OURS, CACHE)}, left_out, pairs=min(lab.pairs, STREAM_ROUNDS))
+    taken, share = rounds(lab, {name: lambda n=name: once(n) for name in (OURS, CACHE)}, left_out,
+                          pairs=min(lab.pairs, STREAM_ROUNDS))
     return memory_rows(taken, share, left_out, title)
 
 
 def peers_memory(lab):
-    """Memory (RssAnon + RssShmem, each 50 ms) of all processes of a system at its peak while 64 clients read 64 cold objects at once from
-    the shaped origin: through the mounts of all systems, each started anew with an empty cache, and through S3 beside nginx with
-    proxy_cache. The rates that they came to stand beside it, with the CPU seconds per GB."""
+    """Memory (RssAnon + RssShmem, each 50 ms) of all processes of a system at its peak while 64 clients read 64 cold objects at
+    once from the shaped origin: through the mounts of all systems, each started anew with an empty cache, and through S3 beside
+    nginx with proxy_cache. The rates that they came to stand beside it, with the CPU seconds per GB."""
     size = QUICK_STREAM_BYTES if lab.quick else STREAM_BYTES
     plain = lab.path("stream")
     lab_module.write_random(plain, size, "peers stream")

@@ -41,7 +41,8 @@ GOALS = [
 ]
 PEER_GOAL = "ahead of each, CPU seconds per GB too"
 PEER_GOALS = {"peers_train": "within a hundredth of each, CPU seconds per GB too"}  # nobody can be ahead of an accelerator that never waits
-PEER_MEASURES = ["peers_warm", "peers_cold", "peers_small", "peers_checkpoint", "peers_train", "peers_s3"]
+PEER_LESS_GOAL = "at most {:g} of each's"  # where less is better
+PEER_MEASURES = ["peers_warm", "peers_cold", "peers_small", "peers_checkpoint", "peers_train", "peers_s3", "peers_first", "peers_epochs", "peers_memory"]
 
 
 def goal_of(row):
@@ -139,25 +140,33 @@ def peer_text(row):
             + (f", {order_text(row['order'])}" if "order" in row else ""))
 
 
+def peer_goal(measure, rows):
+    """What the rows of one kind of work are to reach beside each peer."""
+    promised = next((goal_of(row) for row in rows if goal_of(row)), None)
+    if not promised or not promised[1]:
+        return PEER_GOALS.get(measure, PEER_GOAL)
+    return PEER_LESS_GOAL.format(promised[0]) + (", CPU seconds per GB too" if any(cheaper(row) for row in rows) else "")
+
+
 def peer_rows(results):
     """(title, result, met, goal, verdict, measurement) for each kind of work: every peer's ratio, and how many times our CPU time it takes for a
     GB; and those that were not run. What the machine and the origin give by themselves ("beside") is shown, and no peer to be ahead of. Behind one
     is missed, whatever the others are; else one whose ratio depends on the order leaves no verdict."""
     lines = []
     for measure in PEER_MEASURES:
-        titles, absent, goal = {}, [], PEER_GOALS.get(measure, PEER_GOAL)
+        titles, absent = {}, {}
         for row in results.get(measure, {}).get("rows", []):
-            if "peer" in row and "ratio" in row:
-                titles.setdefault(row["title"].rsplit(", against ", 1)[0], []).append(row)
-            elif "peer" in row:
-                absent.append(f"{row['peer']} not run ({row['detail']})")
+            if "peer" in row:
+                (titles if "ratio" in row else absent).setdefault(row["title"].rsplit(", against ", 1)[0], []).append(row)
+        of_all = [row for title, rows in absent.items() if title not in titles for row in rows]
         for title, rows in titles.items():
             verdicts = [peer_met(row) for row in rows if not row.get("beside")]
             met = False if False in verdicts else True if verdicts and None not in verdicts else None
             said = "depends on the order" if met is None and any("order" in row for row in rows) else verdict(met, min(row["n"] for row in rows))
-            lines.append((title, "; ".join([peer_text(row) for row in rows] + absent), met, goal, said, measure))
+            missing = [f"{row['peer']} not run ({row['detail']})" for row in absent.get(title, []) + of_all]
+            lines.append((title, "; ".join([peer_text(row) for row in rows] + missing), met, peer_goal(measure, rows), said, measure))
         if not titles:
-            lines.append((f"`bench/run --only {measure}`", "not run", None, goal, "", measure))
+            lines.append((f"`bench/run --only {measure}`", "not run", None, peer_goal(measure, []), "", measure))
     return lines
 
 
@@ -232,6 +241,6 @@ def table(directory):
         lines.append(f"| {work if first else ''} | {reference if first else ''} | {goal} | {what} | {result} | {said} | {run_text(results, measure)} |")
         last = work
     for i, (title, result, _met, goal, said, measure) in enumerate(peer_rows(results)):
-        lines.append(f"| {'peers on all of the above' if i == 0 else ''} | {'each peer in the same rounds: our rate over theirs, their CPU seconds per GB over ours' if i == 0 else ''} "
+        lines.append(f"| {'peers on all of the above' if i == 0 else ''} | {'each peer in the same rounds: our rate over theirs (where less is better ours over theirs, too), their CPU seconds per GB over ours' if i == 0 else ''} "
                      f"| {goal} | {title} | {result} | {said} | {run_text(results, measure)} |")
     return "\n".join(lines) + "\n"

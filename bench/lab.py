@@ -324,15 +324,20 @@ class Lab:
 
     def read_at_once(self, readers, mode, path, block, count):
         """As many readers at the same time, each with places of its own; bytes of all over the time of the slowest."""
-        argv = [str(BUILD / "bench/reader"), mode, str(path), str(block), str(count)]
+        return Lab.read_each(mode, [path] * readers, block, count)
+
+    @staticmethod
+    def read_each(mode, paths, block, count):
+        """One reader for each path, all at the same time."""
         with contextlib.ExitStack() as stack:  # none goes on reading after another one failed, or the run was ended
             running = []
-            for seed in range(readers):
-                running.append(stack.enter_context(subprocess.Popen([*argv, str(seed + 1)], stdout=subprocess.PIPE, text=True)))
+            for seed, path in enumerate(paths, 1):
+                argv = [str(BUILD / "bench/reader"), mode, str(path), str(block), str(count), str(seed)]
+                running.append(stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)))
                 stack.callback(running[-1].kill)
             texts = [one.communicate(timeout=PROGRAM_SECONDS)[0] for one in running]
         if any(one.returncode for one in running):
-            raise RuntimeError(f"reader {path}: failed")
+            raise RuntimeError(f"reader {paths[0]}: failed")
         said = [json.loads(text) for text in texts]
         return {"bytes": sum(one["bytes"] for one in said), "seconds": max(one["seconds"] for one in said)}
 

@@ -111,7 +111,8 @@ class FuseProgram(harness.Program):
 
     def _up(self):
         if not self.running():
-            raise RuntimeError(f"{self.name} ended:\n{self.log_tail(8)}")
+            said = self.log_tail(8)
+            raise RuntimeError(f"{self.name} ended: {(said.strip() or 'it says nothing').splitlines()[-1]}\n{said}")
         return is_mounted(self.mount_dir)
 
     def stop(self):
@@ -132,6 +133,7 @@ class Peer:
     random_share = 1  # of the random reads of a measurement: fewer where each asks the origin
     in_place = True  # reads existing objects of the origin; others need a copy
     late = False     # what was closed is carried to the origin afterwards
+    unlimited = None  # why its cache cannot be given a size, or None
     programs = ()
 
     def missing(self):
@@ -145,10 +147,10 @@ class Peer:
     @contextlib.contextmanager
     def volume(self, lab, bucket, endpoint, sources):
         """sources: {name: path} of the objects of the bucket, for systems that need a copy. Gives a function that makes a context of a
-        Running."""
-        yield lambda: self.run(lab, bucket, endpoint)
+        Running; `cache_bytes` limits its cache."""
+        yield lambda **limits: self.run(lab, bucket, endpoint, **limits)
 
-    def run(self, lab, bucket, endpoint):
+    def run(self, lab, bucket, endpoint, cache_bytes=None):
         raise NotImplementedError
 
 
@@ -160,9 +162,15 @@ class Forebay(Peer):
         return first_line(str(harness.forebay_bin()), "--version")
 
     @contextlib.contextmanager
-    def run(self, lab, bucket, endpoint):
-        with lab.node(bucket, endpoint=endpoint) as node, lab.mount(node, bucket) as mount:
-            yield Running(mount.dir, [node.pid, mount.pid], node, read_ahead_kb=raise_read_ahead(mount.dir))
+    def run(self, lab, bucket, endpoint, cache_bytes=None):
+        cache = lab.path("cache")
+        limits = {"disk": f"{cache}:{cache_bytes}"} if cache_bytes else {}
+        try:
+            with lab.node(bucket, endpoint=endpoint, **limits) as node, lab.mount(node, bucket) as mount:
+                yield Running(mount.dir, [node.pid, mount.pid], node, read_ahead_kb=raise_read_ahead(mount.dir))
+        finally:
+            if cache.exists():
+                harness.tree_remove(cache)
 
 
 class ForebayBack(Peer):
@@ -172,7 +180,7 @@ class ForebayBack(Peer):
     late = True
 
     @contextlib.contextmanager
-    def run(self, lab, bucket, endpoint):
+    def run(self, lab, bucket, endpoint, cache_bytes=None):
         bucket = lab.origin.new_bucket()
         with lab.node(bucket, endpoint=endpoint) as node:
             node.cli("bucket", "set", bucket, "write=back")
@@ -199,7 +207,7 @@ class Local(Peer):
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, directory / name)
             os.sync()  # its writing back shall not be measured
-            yield lambda: contextlib.nullcontext(Running(directory, []))
+            yield lambda **_: contextlib.nullcontext(Running(directory, []))
         finally:
             harness.tree_remove(directory)
 
@@ -208,13 +216,14 @@ class S3fs(Peer):
     name = "s3fs"
     options = "parallel_count=20,multipart_size=16,multireq_max=50,max_stat_cache_size=200000,stat_cache_expire=3600,enable_noobj_cache"
     tuning = f"s3fs -o use_cache=DIR,{options}"
+    unlimited = "its cache has no size, only what it leaves free on a disk that others use, too (ensure_diskfree)"
     programs = ("s3fs",)
 
     def version(self):
         return first_line(program("s3fs"), "--version")
 
     @contextlib.contextmanager
-    def run(self, lab, bucket, endpoint):
+    def run(self, lab, bucket, endpoint, cache_bytes=None):
         directory = lab.path("s3fs")
         (directory / "cache").mkdir(parents=True)
         secret = directory / "passwd"
@@ -229,14 +238,20 @@ class S3fs(Peer):
             harness.tree_remove(directory)
 
 
-class Rclone(Peer):
-    programs = ("rclone",)
+def mounting_rclone():
+    """An rclone that has `mount`, which not every build has, or None."""
+    found = [program("rclone"), shutil.which("rclone")]
+    return next((one for one in found if one and subprocess.run([one, "mount", "--help"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                                                stdin=subprocess.DEVNULL).returncode == 0), None)
 
+
+class Rclone(Peer):
     def __init__(self, mode):
         self.mode = mode
         self.name = f"rclone {mode}"
         self.random_share = 1 / 64 if mode == "off" else 1
         self.late = mode == "full"
+        self.unlimited = "it has no cache" if mode == "off" else None
         self.flags = ["--vfs-cache-mode", mode, "--dir-cache-time", "1h", "--attr-timeout", "1h", "--no-modtime", "--no-checksum",
                       "--buffer-size", "32M", "--max-read-ahead", "4M", "--transfers", "16"]
         if mode == "off":  # reads that the kernel sends at the same time arrive out of order, and each would cost a new request
@@ -245,18 +260,23 @@ class Rclone(Peer):
             self.flags += ["--vfs-read-ahead", "128M", "--vfs-cache-max-age", "24h"]
         self.tuning = "rclone mount " + " ".join(self.flags)
 
+    def missing(self):
+        return None if mounting_rclone() else "no rclone with `mount` is installed"
+
     def version(self):
-        return first_line(program("rclone"), "version")
+        return first_line(mounting_rclone(), "version")
 
     @contextlib.contextmanager
-    def run(self, lab, bucket, endpoint):
+    def run(self, lab, bucket, endpoint, cache_bytes=None):
         directory = lab.path("rclone")
         directory.mkdir()
         env = {"RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_O_TYPE": "s3", "RCLONE_CONFIG_O_PROVIDER": "Other",
                "RCLONE_CONFIG_O_ENDPOINT": endpoint, "RCLONE_CONFIG_O_ACCESS_KEY_ID": lab.origin.access_key,
                "RCLONE_CONFIG_O_SECRET_ACCESS_KEY": lab.origin.secret_key, "RCLONE_CONFIG_O_REGION": harness.REGION}
         # without the variable of a certificate bundle, which its transport does not know
-        argv = ["env", "-u", "AWS_CA_BUNDLE", program("rclone"), "mount", f"o:{bucket}", "MOUNT", *self.flags, "--cache-dir", str(directory / "cache")]
+        limits = ["--vfs-cache-max-size", f"{cache_bytes}B", "--vfs-cache-poll-interval", "1s"] if cache_bytes else []  # by default each minute
+        argv = ["env", "-u", "AWS_CA_BUNDLE", mounting_rclone(), "mount", f"o:{bucket}", "MOUNT", *self.flags, *limits, "--cache-dir",
+                str(directory / "cache")]
         try:
             with FuseProgram(directory, "rclone", argv, env=env) as mount:
                 yield Running(mount.mount_dir, [mount.pid], read_ahead_kb=mount.read_ahead_kb)
@@ -295,16 +315,17 @@ class Juicefs(Peer):
                 for name, path in sources.items():
                     (running.dir / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, running.dir / name)
-            yield lambda: self._mounted(lab, meta, redis)
+            yield lambda **limits: self._mounted(lab, meta, redis, **limits)
         finally:
             if redis.process is not None:
                 redis.kill()
             harness.tree_remove(directory)
 
     @contextlib.contextmanager
-    def _mounted(self, lab, meta, redis):
+    def _mounted(self, lab, meta, redis, cache_bytes=None):
         directory = lab.path("juicefs-mount")
-        argv = [program("juicefs"), "mount", "--no-usage-report", "--no-syslog", "--cache-dir", str(directory / "cache"), *self.flags, meta,
+        limits = ["--cache-size", str(cache_bytes >> 20)] if cache_bytes else []  # the last of the same name counts
+        argv = [program("juicefs"), "mount", "--no-usage-report", "--no-syslog", "--cache-dir", str(directory / "cache"), *self.flags, *limits, meta,
                 "MOUNT"]
         try:
             with FuseProgram(directory, "juicefs", argv) as mount:
@@ -318,6 +339,7 @@ class Seaweed(Peer):
     flags = ["-cacheCapacityMB=20480", "-concurrentReaders=32"]
     tuning = f"weed server -filer; weed mount {' '.join(flags)}; the data is its own copy, not the origin's"
     in_place = False
+    unlimited = "the data is its own copy, not the origin's"
     programs = ("weed",)
 
     def version(self):
@@ -339,7 +361,7 @@ class Seaweed(Peer):
                 for name, path in sources.items():
                     (running.dir / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, running.dir / name)
-            yield lambda: self._mounted(lab, filer, server)
+            yield lambda **_: self._mounted(lab, filer, server)
         finally:
             server.kill()
             harness.tree_remove(directory)
@@ -414,6 +436,11 @@ class Minio(harness.Program):
 FOREBAY, FOREBAY_BACK = Forebay(), ForebayBack()
 LOCAL = [Local(DISK, lambda lab: lab.path("disk")), Local(TMPFS, tmpfs)]
 MOUNTS = [S3fs(), Rclone("off"), Rclone("full"), Juicefs(), Seaweed()]
+
+
+def before_origin(found):
+    """Of these, those whose data is at the origin: SeaweedFS keeps its copy itself."""
+    return [peer for peer in found if peer.name != Seaweed.name]
 
 
 def present(left_out):

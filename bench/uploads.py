@@ -13,7 +13,7 @@ from lab import harness, say
 from usage import Usage
 from versus import NotRun, bench, cost_row, not_run_row, rounds, skipping
 
-PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE, PUT_BYTES = 64, 6, "16MiB", 16 << 20
+PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE, PUT_BYTES = 64, 4, "16MiB", 16 << 20
 BACK_BYTES, QUICK_BACK_BYTES = 1 << 30, 64 << 20
 CONNECTIONS = (1, 4)
 OWN_OBJECTS, PUT_PREFIX = 16, "forebay-bench-1/put-0"  # of each connection of `bench load`; of the first one

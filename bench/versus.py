@@ -26,8 +26,8 @@ SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 20_000, 300, 110_000
 PEER_FILES = 4_000
 SMALL_WORKERS, QUICK_SMALL_WORKERS = (1, 4), (4,)
 OURS, READ_ONLY, LIBRARY = "forebay", "forebay, read-only", "forebay, library"
-DISK, TMPFS, STRAIGHT = peers.DISK, peers.TMPFS, "parallel ranges straight from the origin"
-BESIDE = {DISK, TMPFS, STRAIGHT}  # what a machine and an origin can give by themselves: shown beside the peers, none of them
+DISK, TMPFS, STRAIGHT, ONE_GET = peers.DISK, peers.TMPFS, "parallel ranges straight from the origin", "one GET straight from the origin"
+BESIDE = {DISK, TMPFS, STRAIGHT, ONE_GET}  # what a machine and an origin can give by themselves: shown beside the peers, none of them
 STRAIGHT_CONNECTIONS, STRAIGHT_BYTES = 8, 8 * MIB
 
 
@@ -77,13 +77,14 @@ def cost_row(title, goal, ours, reference, share, unit, scale=1.0, at_most=False
     return {**row, "ours_cost": costs(ours), "reference_cost": costs(reference)}
 
 
-def rows_against(taken, share, title, unit, scale, goal=1.0, ours=OURS, read_ahead_kb=None):
-    """One row for each system but ours. `taken`: {name: [{"rate": ...}]}; `read_ahead_kb`: what all of their mounts had."""
+def rows_against(taken, share, title, unit, scale, goal=1.0, ours=OURS, read_ahead_kb=None, at_most=False):
+    """One row for each system but ours. `taken`: {name: [{"rate": ...}]}; `read_ahead_kb`: what all of their mounts had; at_most: of what is
+    compared less is better."""
     rows = []
     for name, samples in taken.items():
         if name == ours:
             continue
-        row = {**cost_row(f"{title}, against {name}", goal, taken[ours], samples, share, unit, scale), "peer": name,
+        row = {**cost_row(f"{title}, against {name}", goal, taken[ours], samples, share, unit, scale, at_most), "peer": name,
                **({"read_ahead_kb": read_ahead_kb} if read_ahead_kb is not None else {})}
         rows.append({**row, "goal": "-", "met": None, "beside": True} if name in BESIDE else row)
     return rows
@@ -163,6 +164,23 @@ def asked(shaper, n_bytes, direction="response_bytes"):
     return {"origin_bytes": stats[direction] / n_bytes, "origin_requests": stats["requests"]}
 
 
+QUIET_STEP_SECONDS, QUIET_STEPS, QUIET_SECONDS = 0.05, 3, 120
+
+
+def quiet(shaper):
+    """Waits until nothing is on its way from or to the origin, and nobody asks for more: what one system fetches ahead or still has to send shall
+    not share the origin with the next one."""
+    seen = []
+
+    def still():
+        stats = shaper.stats()
+        seen.append((stats["in_flight"], stats["requests"]))
+        last = seen[-QUIET_STEPS:]
+        return len(last) == QUIET_STEPS and last[-1][0] == 0 and len(set(last)) == 1
+
+    harness.wait_until(still, QUIET_SECONDS, "nobody asks the origin", step=QUIET_STEP_SECONDS)
+
+
 # ---- cold ----
 
 def straight(lab, shaper, bucket, key, size):
@@ -203,7 +221,7 @@ def peers_cold(lab):
     title, left_out = f"Cold sequential read of {size // MIB} MiB through the mount", {}
     with lab.shaper(**SHAPE) as shaper, contextlib.ExitStack() as stack:
         sides, ours = {}, None
-        for peer in [peers.FOREBAY, *(p for p in peers.present(left_out) if p.name != "SeaweedFS")]:
+        for peer in [peers.FOREBAY, *peers.before_origin(peers.present(left_out))]:
             with skipping(peer.name, left_out):
                 start = stack.enter_context(peer.volume(lab, bucket, shaper.endpoint, {"big.bin": source}))
                 with start() as running:  # right bytes, before anything is measured

@@ -13,7 +13,7 @@ from lab import GIB, MIB, SHAPE, harness, pair_row, say, spread, stolen, value_r
 from peers import tree
 from usage import ClientLimit, Usage, tmpfs
 from versus import (BESIDE, DISK, OURS, TMPFS, NotRun, asked, bench, cost_row, costs, epoch, make_files, make_objects, measured, mounted, no_processes,
-                    rounds, rows_against, rows_left_out, sources_of, those_that, upload_all)
+                    quiet, rounds, rows_against, rows_left_out, sources_of, those_that, upload_all)
 
 TRAIN_FILES, QUICK_TRAIN_FILES, TRAIN_BYTES = 4000, 960, 110_000
 TRAIN = ["--batch", "64", "--compute", "40ms", "--prefetch", "4", "--workers", "2"]
@@ -243,17 +243,31 @@ def checkpoint_back(lab):
     return checkpoint_rows(lab, "one file, write=back", mounted=back_mount, settle=settle)
 
 
+def as_after_nobody(lab, shaper, size):
+    """The same before each sample, whoever was before it: nothing is on its way to the origin, nothing waits to be written back, and what was
+    used last is memory that a file on the disk gave back: free memory that nobody has touched for some seconds costs a virtual machine more."""
+    quiet(shaper)
+    os.sync()
+    path, zeros = lab.path("before"), bytes(MIB)
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(2 * size // MIB):  # the client's bytes, and those of who keeps them
+            file.write(zeros)
+    path.unlink()
+
+
 def peers_checkpoint(lab):
     """Checkpoints as torch.save writes them, without rename, which not all can, written through the mounts of all systems from the first byte
     to the end of close, without and with an fsync before it, then read back and compared; on the disk and on tmpfs, too. When close returns the
     origin has the bytes of forebay, s3fs, rclone off and JuiceFS, and SeaweedFS keeps them itself. rclone full carries them there afterwards,
-    as forebay does with write=back, which is what stands beside it; with fsync that has them on its disk by then."""
+    as forebay does with write=back, which is what stands beside it; with fsync that has them on its disk by then. Before each sample nobody
+    asks the origin, everything is written back, and a file of twice the size was written and removed, whoever came before."""
     size = QUICK_PEER_CHECKPOINT_BYTES if lab.quick else PEER_CHECKPOINT_BYTES
     title, left_out = f"Checkpoint of {size // MIB} MiB written through the mount", {}
     back, others = peers.FOREBAY_BACK, peers.present(left_out)
     late = {back.name, *(peer.name for peer in others if peer.late)}
 
     def once(system, *options):
+        as_after_nobody(lab, shaper, size)
         sample = checkpoint_once(system.pids, system.dir, size, "--no-rename", *options)
         system.settle()
         return sample

@@ -152,7 +152,7 @@ def stand_ins(lab_module, monkeypatch):
                 data = bytearray(source.read_bytes())
                 data[0] ^= self.wrong
                 (directory / name).write_bytes(data)
-            yield lambda: contextlib.nullcontext(peers.Running(directory, [os.getpid()], read_ahead_kb=self.read_ahead_kb))
+            yield lambda **_: contextlib.nullcontext(peers.Running(directory, [os.getpid()], read_ahead_kb=self.read_ahead_kb))
 
     monkeypatch.setattr(peers, "FOREBAY", StandIn("forebay"))
     monkeypatch.setattr(peers, "FOREBAY_BACK", StandIn("forebay, write=back"))
@@ -575,3 +575,142 @@ def test_gets_beside_minio(lab_module, monkeypatch, minio, work):
     [mine] = minio_rows(rows, minio, {"not built": "scripts/bench-peers", "other bytes": "other bytes", "ends": ""})
     assert mine["peer"] == "MinIO" and {row["peer"] for row in rows} == {"MinIO", front.CACHE, front.DIRECT}
     assert minio != "there" or mine["reference_cost"]["cpu_s_per_gb"] > 0
+
+
+# ---- cold: first bytes, bytes from the origin, memory ----
+
+@pytest.fixture
+def little(lab_module, stand_ins, monkeypatch):
+    """bench/cold_peers.py with little to do, through mounts alone; gives it."""
+    import cold_peers
+    for name, value in {"QUICK_FIRST_OBJECTS": 3, "FIRST_SIZES": [8192], "QUICK_EPOCH_FILES": 8, "QUICK_HALF_FILES": 4, "HALF_BYTES": 8192, "HALF_PAUSE_SECONDS": 0,
+                        "COUNT_ROUNDS": 2, "STREAMS": 3, "QUICK_STREAM_BYTES": MIB}.items():
+        monkeypatch.setattr(cold_peers, name, value)
+    for name in ("first_through_s3", "epochs_through_s3", "memory_through_s3"):
+        monkeypatch.setattr(cold_peers, name, lambda *_: [])
+    monkeypatch.setattr(cold_peers, "drop_pages", lambda: None)
+    return cold_peers
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("measure, titles, unit", [("peers_first", 1, "ms"), ("peers_epochs", 2, "of the data set's"), ("peers_memory", 1, "MiB")])
+def test_peers_are_cold_side_by_side(lab_module, little, stand_ins, work, measure, titles, unit):
+    """All through the same shaped origin; less is better; who gives other bytes, or reads ahead otherwise than ours, has no figure. (Seen to fail
+    without the look at the bytes: those_that in first_through_mounts, check in mount_sides.)"""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
+        with lab_module.Lab(directory, quick=True) as lab:
+            rows = little.MEASURES[measure](lab)
+            assert lab.origin.endpoint not in stand_ins and None not in stand_ins
+        assert os.listdir(directory) == []
+    measured = [row for row in rows if "ratio" in row]
+    left_out = {row["peer"]: row["detail"] for row in rows if "ratio" not in row}
+    assert set(left_out) == {"wrong", "otherwise"} and {row["peer"] for row in measured} - {little.ONE_GET} == {"another"}
+    assert "other bytes" in left_out["wrong"] or "not what was" in left_out["wrong"]
+    assert left_out["otherwise"] == "its mount has read_ahead_kb 128, ours 1024"
+    assert len({row["title"].rsplit(", against ", 1)[0] for row in measured}) == titles
+    assert all(row["unit"] == unit and (row["goal"].startswith("at most 1") or row.get("beside")) for row in measured)
+    if measure == "peers_memory":
+        assert all(row["ours"]["median"] > 1 and row["ours_cost"]["cpu_s_per_gb"] >= 0 and row["note"].endswith(" MB/s") for row in measured)
+
+
+@pytest.mark.timeout(1800)
+def test_each_first_byte_is_of_another_object_and_alone(lab_module, little, monkeypatch, work):
+    """Each system reads each object once, and nobody begins before nothing is on its way to the one before. (Seen to fail without quiet() in
+    in_turn.)"""
+    calls = []
+    monkeypatch.setattr(little, "quiet", lambda _shaper: calls.append("quiet"))
+    monkeypatch.setattr(little, "first_of_get", lambda *_: calls.append("GET") or 0.02)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        monkeypatch.setattr(lab, "read", lambda mode, path, block: calls.append((mode, path, block)) or {"first_s": 0.01})
+        [row] = [row for row in little.peers_first(lab) if row.get("peer") == "another"]
+    assert row["n"] == 3 and row["ratio"]["median"] == 1 and row["ours"]["median"] == 10
+    samples = [call for call in calls if call != "quiet"]
+    assert calls[0] == "quiet" and all(one == "quiet" or calls[i + 1] == "quiet" for i, one in enumerate(calls))
+    reads = [call for call in samples if call != "GET"]
+    assert len(set(reads)) == len(reads) and samples.count("GET") == 3 and {(mode, block) for mode, _path, block in reads} == {("first", 4096)}
+    assert {path.name for _mode, path, _block in reads} == {"object-000", "object-001", "object-002"}
+
+
+@pytest.mark.timeout(1800)
+def test_bytes_of_each_epoch_are_counted(lab_module, little, monkeypatch, work):
+    """What the proxy counted in each epoch; with half a cache the most of the third epoch and later, and who cannot have half a cache is told as not
+    run, with the reason. (Seen to fail with the most of all epochs, and without the reasons put into left_out.)"""
+    import peers
+    limits, theirs, last, stand_in, real = [], set(), [], type(peers.MOUNTS[0]), little.epoch
+    shares = iter([0.5, 0.25] * 2 + [1, 1, 0.5, 0.8] * 2)
+
+    class Noting(stand_in):
+        @contextlib.contextmanager
+        def volume(self, *arguments):
+            def started(**more):
+                limits.append(more)
+                return start(**more)
+
+            with super().volume(*arguments) as start:
+                theirs.add(start().enter_result.dir)
+                yield started
+
+    def epoch(directory, *options):
+        last[:] = [directory]
+        return real(directory, *options)
+
+    no_cache = stand_in("no cache")
+    no_cache.unlimited = "it has no cache"
+    monkeypatch.setattr(peers, "MOUNTS", [Noting("another"), no_cache])
+    monkeypatch.setattr(little, "epoch", epoch)
+    monkeypatch.setattr(little, "asked", lambda *_: {"origin_bytes": next(shares) if last[0] in theirs else 1, "origin_requests": 1})
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        rows = little.peers_epochs(lab)
+    mine = [row for row in rows if row["peer"] == "another"]
+    assert [round(row["reference"]["median"], 3) for row in mine] == [0.75, 0.8] and [row["ours"]["median"] for row in mine] == [2, 1]
+    assert "1.000, 1.000 in 2 requests against 0.500, 0.250 in 2 requests" == mine[0]["note"]
+    assert [more for more in limits if more] == [{"cache_bytes": 4 * 8192 // 2}] * 2
+    assert [row["detail"] for row in rows if row["peer"] == "no cache" and "ratio" not in row] == ["it has no cache"]
+
+
+def test_quiet_waits_for_what_is_on_its_way(lab_module):
+    """Until nothing is, and nothing new was asked for since; requests that come and go between two looks are seen by their number. (Seen to fail without each of the two.)"""
+    import versus
+    stats = iter([(1, 5), (1, 5), (1, 5), (0, 5), (0, 6), (0, 6), (1, 7), (0, 7), (0, 7), (0, 7), (0, 99)])
+
+    class Shaper:
+        def stats(self):
+            in_flight, requests = next(stats)
+            return {"in_flight": in_flight, "requests": requests}
+
+    versus.quiet(Shaper())
+    assert next(stats) == (0, 99)
+
+
+@pytest.mark.timeout(1800)
+def test_each_checkpoint_begins_as_after_nobody(lab_module, stand_ins, monkeypatch, work):
+    """Before each sample, whichever system's and whoever was before: nobody asks the origin, all is written back, and as much memory was given back.
+    (Seen to fail without as_after_nobody in work.py, and with each of its three parts left out.)"""
+    import work as work_module
+    calls, sync = [], os.sync
+    monkeypatch.setattr(work_module, "quiet", lambda _shaper: calls.append("quiet"))
+    monkeypatch.setattr(os, "sync", lambda: calls.append("sync") or sync())
+    monkeypatch.setattr(work_module, "bench", lambda *_: calls.append("sample") or {"write_bytes_per_s": 1.0, "read_back_bytes_per_s": 1.0, "bytes": 1})
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        path, unlink = lab.path, pathlib.Path.unlink
+        monkeypatch.setattr(lab, "path", lambda name: path(name))
+        monkeypatch.setattr(pathlib.Path, "unlink", lambda self, *rest, **more: (calls.append(("gave back", self.stat().st_size)) if self.name.endswith("-before")
+                                                                                else None) or unlink(self, *rest, **more))
+        work_module.peers_checkpoint(lab)
+    wanted = ["quiet", "sync", ("gave back", 2 * work_module.QUICK_PEER_CHECKPOINT_BYTES), "sample"]
+    first = calls.index("quiet")
+    assert calls.count("sample") >= 3 and calls[first:first + 4 * calls.count("sample")] == wanted * calls.count("sample")
+
+
+def test_an_rclone_that_mounts_is_taken(lab_module, monkeypatch, tmp_path):
+    """Not every build has `mount`; without one that has it, rclone is told as missing."""
+    import peers
+    for name, status in (("with", 0), ("without", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rclone").write_text(f"#!/bin/sh\nexit {status}\n")
+        (tmp_path / name / "rclone").chmod(0o755)
+    monkeypatch.setattr(peers, "OWN_BINS", [tmp_path / "without"])
+    monkeypatch.setenv("PATH", str(tmp_path / "with"))
+    assert peers.mounting_rclone() == str(tmp_path / "with/rclone") and peers.Rclone("off").missing() is None
+    monkeypatch.setenv("PATH", str(tmp_path / "without"))
+    assert peers.mounting_rclone() is None and "no rclone with `mount`" in peers.Rclone("off").missing()

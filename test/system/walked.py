@@ -1,4 +1,4 @@
-"""What the random walks share: the loop, mappings that need no descriptor, and kills beside them.
+"""What the random walks share: the loop, and mappings that need no descriptor.
 
     class Walk(walked.Walk):
         def do_something(self): ...          # one step; what it finds is compared with the model
@@ -12,11 +12,9 @@ Environment:
     FOREBAY_WALK_SHOWN     how many of the last steps are printed when one finds a difference (40)
 """
 
-import contextlib
 import ctypes
 import os
 import random
-import threading
 import time
 
 SHOWN_NOTES = int(os.environ.get("FOREBAY_WALK_SHOWN", 40))
@@ -121,26 +119,3 @@ class Walk:
 
     def abandon(self):
         """Closes what is still open, so that what was mounted can be unmounted."""
-
-
-@contextlib.contextmanager
-def beside(act, every):
-    """Calls act() again and again, as long as the block runs, `every` (least, most) seconds apart. Its failure is raised at the end."""
-    over, failures, source = threading.Event(), [], random.Random(1)
-
-    def loop():
-        try:
-            while not over.wait(source.uniform(*every)):
-                act()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    if failures:
-        raise failures[0]

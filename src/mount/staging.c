@@ -441,6 +441,20 @@ static void strand(struct mount *m, struct staging *s)
                   (unsigned long long)s->node->ino, e.text[0] ? e.text : err_text(r));
 }
 
+/* Nobody in this mount has it open any more. */
+static void publish_last(struct mount *m, struct staging *s)
+{
+    struct err e = {0};
+    int r = staging_publish_alone(m, s, /* is_last= */ true, &e);
+    if (r < 0)
+        count_failure(m, r, &e);
+    strand(m, s);
+    if (r < 0 || !s->is_clean)
+        spoil(m, s->node);
+    staging_keep(m, s);
+    staging_drop_target(m, s);
+}
+
 void staging_release(struct mount *m, struct staging *s)
 {
     lock_take(node_table_lock(m->nodes));
@@ -454,18 +468,14 @@ void staging_release(struct mount *m, struct staging *s)
     lock_drop(node_table_lock(m->nodes));
     if (!is_last)
         return;
-    struct err e = {0};
     enter(m, s);
-    int r = staging_publish_alone(m, s, /* is_last= */ true, &e);
-    if (r < 0)
-        count_failure(m, r, &e);
-    strand(m, s);
-    if (r < 0 || !s->is_clean)
-        spoil(m, s->node);
-    staging_keep(m, s);
-    staging_drop_target(m, s);
-    if (!staging_goes_on_late(m, s))
-        end(m, s);
+    publish_last(m, s);
+    if (staging_goes_on_late(m, s))
+        return;
+    /* What was stored while that was published, before the mapping ended: now nobody stores any more. */
+    if (atomic_load(&s->may_be_mapped) && s->is_clean && !staging_is_clean_alone(s))
+        publish_last(m, s);
+    end(m, s);
 }
 
 /* One that is ready and was not visited in this round, referenced. */

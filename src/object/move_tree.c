@@ -76,23 +76,40 @@ static int add(struct move *m, const struct origin_entry *x, struct err *e)
     return 0;
 }
 
-static int list(struct move *m, struct err *e)
+/* With write-back an origin that has directories has things still that are removed here already: that a
+ * directory of it is empty no listing of all below tells. It is asked for each by itself. */
+static bool is_by_directory(const struct move *m)
+{
+    return m->upstream->bucket->p.write == BUCKET_WRITE_BACK &&
+           m->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES;
+}
+
+/* Deep as directories are. */
+static int list_below(struct move *m, struct slice prefix, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(LIST_ARENA);
     struct origin_page page = {.truncated = true};
     _cleanup_free_ char *token = NULL;
     int r = 0;
-    m->n = 0;
     while (r == 0 && page.truncated) {
-        struct origin_list l = {
-            .prefix = m->from, .token = token ? slice_str(token) : SLICE_NULL, .max = 1000};
+        struct origin_list l = {.prefix = prefix,
+                                .delimiter = is_by_directory(m) ? '/' : '\0',
+                                .token = token ? slice_str(token) : SLICE_NULL,
+                                .max = 1000};
         r = upstream_list(m->upstream, &l, a, &page, e);
         for (size_t i = 0; r == 0 && i < page.n; i++)
-            r = add(m, &page.entries[i], e);
+            r = page.entries[i].is_prefix ? list_below(m, page.entries[i].key, e)
+                                          : add(m, &page.entries[i], e);
         free(token);
         token = r == 0 && page.truncated ? slice_dup(page.next_token) : NULL;
     }
     return r;
+}
+
+static int list(struct move *m, struct err *e)
+{
+    m->n = 0;
+    return list_below(m, m->from, e);
 }
 
 /* ---- many at a time ---- */
@@ -279,8 +296,7 @@ static int remove_around(struct move *m, struct err *e)
  * for each level. What others have put there meanwhile stays. */
 static int remove_emptied(struct move *m, struct err *e)
 {
-    bool later = m->upstream->bucket->p.write == BUCKET_WRITE_BACK;
-    int first = later && m->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES ? remove_around(m, e) : 0;
+    int first = is_by_directory(m) ? remove_around(m, e) : 0;
     if (first < 0)
         return first;
     for (int pass = 0; pass < MOVE_PASSES_MAX; pass++) {

@@ -270,21 +270,6 @@ def test_a_name_that_changes_while_it_is_asked_for(bucket, mount):
         harness.wait_until(lambda size=size: path.stat().st_size == size, what="the size")
 
 
-def test_a_listing_that_was_begun_before_is_not_believed(bucket, mount):
-    """Attributes that come with a listing are those of when its page was asked for: of what was replaced since they are asked for
-    again. (Mutation: add_node without inval_is_current.)"""
-    keys = [f"{i:03d}-{'x' * 100}" for i in range(400)]
-    for key in keys:
-        bucket.truth.put_object(Bucket=bucket.name, Key=key, Body=b"old")
-    top = mount().path
-    with os.scandir(top) as entries:
-        for i, entry in enumerate(entries):
-            assert entry.stat().st_size == 3 or i == 399  # has the kernel ask for attributes with the names
-            if i == 5:
-                put(bucket, keys[-1], b"the new one")
-    harness.wait_until(lambda: (top / keys[-1]).stat().st_size == 11, what="the new size")
-
-
 KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 
 

@@ -4,7 +4,6 @@
 #include "base/le.h"
 #include "base/metrics.h"
 #include "base/sys.h"
-#include "net/wire_names.h"
 #include "node_fixture.h"
 #include "object/object_internal.h"
 
@@ -568,90 +567,6 @@ static void test_who_watches_is_told_of_another_version(void **state)
     close_object(f, watch.handle);
 }
 
-/* ---- watches of names ---- */
-
-struct told {
-    char text[4096]; /* " key" or " -key" of what is gone, of each record */
-};
-
-static void on_name(void *arg, struct slice key, uint32_t flags)
-{
-    struct told *t = arg;
-    size_t n = strlen(t->text);
-    (void)snprintf(t->text + n, sizeof(t->text) - n, " %s" SLICE_FMT, flags & WIRE_NAME_GONE ? "-" : "",
-                   SLICE_ARG(key));
-}
-
-static struct told told_since(int fd)
-{
-    struct told t = {0};
-    struct wire_names reader = {0};
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    uint64_t word;
-    while (poll(&p, 1, 0) == 1) {
-        assert_int_equal(read(fd, &word, sizeof(word)), sizeof(word));
-        word = le64toh(word);
-        assert_int_equal(wire_names_take(&reader, &word, 1, on_name, &t), 0);
-    }
-    return t;
-}
-
-/* Who watches names is told of versions that the node hears of, cached or not, and of what it hears to be
- * gone; not of what it hears for the first time, nor twice. (Mutation: is_news gives true, or false.) */
-static void test_who_watches_names_is_told_of_news(void **state)
-{
-    struct fixture *f = *state;
-    node_bucket(f, "validate=never\n");
-    origin_write(f, "k", 1000, 1);
-    origin_write(f, "other", 1000, 1);
-    struct wire_watch_names_req req = {.bucket = SLICE_LIT("data")};
-    struct wire_watch_names_rep watch;
-    assert_int_equal(object_watch_names(f->session, &req, f->arena, &watch, NULL), 0);
-    list_all(f);
-    list_all(f);
-    assert_string_equal(told_since(watch.fd).text, "");
-    origin_write(f, "k", 2000, 2);
-    list_all(f);
-    assert_string_equal(told_since(watch.fd).text, " k");
-    list_all(f);
-    assert_string_equal(told_since(watch.fd).text, "");
-    struct wire_stat_req stat = {
-        .bucket = req.bucket, .key = SLICE_LIT("k"), .flags = WIRE_FRESH | WIRE_POSIX};
-    struct wire_stat_rep rep;
-    assert_int_equal(unlink(arena_printf(f->arena, "%s/k", f->origin)), 0);
-    assert_int_equal(object_stat(f->session, &stat, f->arena, &rep, NULL), -ENOENT);
-    assert_string_equal(told_since(watch.fd).text, " -k");
-    close_object(f, watch.handle);
-}
-
-/* Whoever watches names of a prefix is told of those; of a removal both that the name changed and, unless he
- * did it himself, that directories may be gone. A bucket without origin has no such watch. */
-static void test_names_of_a_prefix_are_told(void **state)
-{
-    struct fixture *f = *state;
-    node_bucket(f, "");
-    for (size_t i = 0; i < 2; i++)
-        assert_int_equal(mkdir(arena_printf(f->arena, "%s/%s", f->origin, i ? "in" : "out"), 0755), 0);
-    origin_write(f, "in/k", 10, 1);
-    origin_write(f, "out/k", 10, 1);
-    struct object_session *other = object_session_new(f->service, WIRE_VIA_API);
-    struct wire_watch_names_req req = {.bucket = SLICE_LIT("data"), .prefix = SLICE_LIT("in/")};
-    struct wire_watch_names_rep own, watch;
-    struct wire_remove_req remove = {.bucket = req.bucket};
-    struct wire_remove_rep removed;
-    assert_int_equal(object_watch_names(f->session, &req, f->arena, &own, NULL), 0);
-    assert_int_equal(object_watch_names(other, &req, f->arena, &watch, NULL), 0);
-    remove.key = SLICE_LIT("out/k");
-    assert_int_equal(object_remove(f->session, &remove, f->arena, &removed, NULL), 0);
-    assert_string_equal(told_since(watch.fd).text, "");
-    remove.key = SLICE_LIT("in/k");
-    assert_int_equal(object_remove(f->session, &remove, f->arena, &removed, NULL), 0);
-    assert_string_equal(told_since(watch.fd).text, " in/k -in/k");
-    assert_string_equal(told_since(own.fd).text, " in/k");
-    close_object(f, own.handle);
-    object_session_free(other);
-}
-
 /* A rule that changes for how long is believed what is cached ends the watches of its bucket: who keeps files
  * open has been told other times. (Without the end in op_bucket_rule they are believed for up to a day.) */
 static void test_a_rule_of_times_ends_watches(void **state)
@@ -1043,8 +958,6 @@ int main(void)
         BOTH(test_rename_moves_and_respects_noreplace),
         BOTH(test_listing_pages_in_byte_order),
         BOTH(test_who_watches_is_told_of_another_version),
-        BOTH(test_who_watches_names_is_told_of_news),
-        BOTH(test_names_of_a_prefix_are_told),
         BOTH(test_a_rule_of_times_ends_watches),
         BOTH(test_closed_handle_is_refused),
         BOTH(test_several_are_closed_at_once),

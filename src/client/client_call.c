@@ -61,6 +61,7 @@ bool client_op_is_repeatable(uint32_t op)
     /* What they open for nobody is of a session that ends. */
     case WIRE_OP_OPEN:
     case WIRE_OP_WATCH:
+    case WIRE_OP_WATCH_NAMES:
     case WIRE_OP_PUT_OPEN:
     /* A second time they change nothing more: a value is set, or something is gone. */
     case WIRE_OP_HELLO:

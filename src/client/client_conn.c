@@ -81,6 +81,8 @@ static uint64_t handle_of(uint32_t op, const void *rep, uint32_t *ret_op)
         return ((const struct wire_open_rep *)rep)->handle;
     case WIRE_OP_WATCH:
         return ((const struct wire_watch_rep *)rep)->handle;
+    case WIRE_OP_WATCH_NAMES:
+        return ((const struct wire_watch_names_rep *)rep)->handle;
     case WIRE_OP_PUT_OPEN:
         return ((const struct wire_put_open_rep *)rep)->handle;
     case WIRE_OP_TREE_CREATE:

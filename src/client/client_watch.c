@@ -25,7 +25,7 @@
 
 struct watcher {
     struct client *c;
-    char *bucket;
+    char *bucket, *prefix; /* prefix: of names; NULL: of hashes */
     const struct watcher_calls *calls;
     void *arg;
     pthread_t thread;
@@ -85,23 +85,38 @@ static bool follow(struct watcher *w)
     return false;
 }
 
-static void begin(struct watcher *w)
+static int ask(struct watcher *w, int *ret_fd)
 {
     struct wire_watch_req req = {.bucket = slice_str(w->bucket)};
     struct wire_watch_rep rep = {.fd = -1};
+    struct wire_watch_names_req names_req = {.bucket = req.bucket,
+                                             .prefix = w->prefix ? slice_str(w->prefix) : SLICE_NULL};
+    struct wire_watch_names_rep names_rep = {.fd = -1};
     struct err ignored = {0}; /* tried again, and all works without */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     w->epoch = 0;
-    if (client_call_at(w->c, &w->epoch, WIRE_OP_WATCH, &req, &b, &rep, &ignored) < 0)
+    int r = w->prefix
+                ? client_call_at(w->c, &w->epoch, WIRE_OP_WATCH_NAMES, &names_req, &b, &names_rep, &ignored)
+                : client_call_at(w->c, &w->epoch, WIRE_OP_WATCH, &req, &b, &rep, &ignored);
+    if (r < 0)
+        return r;
+    w->handle = w->prefix ? names_rep.handle : rep.handle;
+    *ret_fd = w->prefix ? names_rep.fd : rep.fd;
+    return 0;
+}
+
+static void begin(struct watcher *w)
+{
+    int fd = -1;
+    if (ask(w, &fd) < 0)
         return;
-    w->handle = rep.handle;
-    int flags = rep.fd < 0 ? -1 : fcntl(rep.fd, F_GETFL);
-    if (flags < 0 || fcntl(rep.fd, F_SETFL, flags | O_NONBLOCK) < 0) {
-        macro_close(&rep.fd);
+    int flags = fd < 0 ? -1 : fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        macro_close(&fd);
         return;
     }
     LOCK_SCOPE(&w->lock);
-    w->fd = rep.fd;
+    w->fd = fd;
     w->is_over = false;
     w->calls->begun(w->arg);
 }
@@ -153,16 +168,22 @@ static void watcher_free(struct watcher *w)
 {
     macro_close(&w->wake_fd);
     free(w->bucket);
+    free(w->prefix);
     free(w);
 }
 
-struct watcher *watcher_start(struct client *c, struct slice bucket, const struct watcher_calls *calls,
-                              void *arg)
+static struct watcher *start(struct client *c, struct slice bucket, const struct slice *prefix,
+                             const struct watcher_calls *calls, void *arg)
 {
     struct watcher *w = calloc(1, sizeof(*w));
     if (!w)
         abort();
-    *w = (struct watcher){.c = c, .bucket = slice_dup(bucket), .calls = calls, .arg = arg, .fd = -1};
+    *w = (struct watcher){.c = c,
+                          .bucket = slice_dup(bucket),
+                          .prefix = prefix ? slice_dup(*prefix) : NULL,
+                          .calls = calls,
+                          .arg = arg,
+                          .fd = -1};
     lock_init(&w->lock, LOCK_SESSION);
     w->wake_fd = eventfd(0, EFD_CLOEXEC);
     if (w->wake_fd >= 0)
@@ -174,6 +195,18 @@ struct watcher *watcher_start(struct client *c, struct slice bucket, const struc
     lock_fini(&w->lock);
     watcher_free(w);
     return NULL;
+}
+
+struct watcher *watcher_start(struct client *c, struct slice bucket, const struct watcher_calls *calls,
+                              void *arg)
+{
+    return start(c, bucket, NULL, calls, arg);
+}
+
+struct watcher *watcher_start_names(struct client *c, struct slice bucket, struct slice prefix,
+                                    const struct watcher_calls *calls, void *arg)
+{
+    return start(c, bucket, &prefix, calls, arg);
 }
 
 void watcher_drain(struct watcher *w)

@@ -1,6 +1,6 @@
 /*
- * The pipe through which the node tells what changes in a bucket (WATCH): a thread that gets one, reads its
- * records, and gets another when it has ended.
+ * The pipe through which the node tells what changes in a bucket (WATCH, WATCH_NAMES): a thread that gets
+ * one, reads its records, and gets another when it has ended.
  */
 #pragma once
 
@@ -24,6 +24,10 @@ struct watcher_calls {
  * descriptor or thread; the calls have been told of the end of what they were told of. */
 struct watcher *watcher_start(struct client *c, struct slice bucket, const struct watcher_calls *calls,
                               void *arg);
+/* The same of names that begin with the prefix (WATCH_NAMES): what the calls get are words of
+ * net/wire_names.h, perhaps a part of a record. */
+struct watcher *watcher_start_names(struct client *c, struct slice bucket, struct slice prefix,
+                                    const struct watcher_calls *calls, void *arg);
 /* On return the calls have been told what the node said before: what was acknowledged by now is known. */
 void watcher_drain(struct watcher *w);
 /* NULL accepted. */

@@ -54,6 +54,7 @@ struct dir {
     size_t prefix_n;
     int code;                     /* < 0: there is none, and what reading gives */
     struct client_lister *lister; /* NULL: at its beginning */
+    uint64_t told;                /* inval_serial before it was begun */
     uint64_t at;                  /* number of the entry that `next` will be */
     struct wire_entry entry;      /* given next; slices point into the lister */
     bool has_entry, ended;
@@ -145,6 +146,7 @@ static void start_at(struct mount *m, struct dir *d, const char *after, uint64_t
         .page = PAGE_ENTRIES,
     };
     client_lister_free(d->lister);
+    d->told = inval_serial(m->inval);
     d->lister = client_lister_new(m->client, &o);
     d->at = at;
     d->since_start = 0;
@@ -254,6 +256,8 @@ static bool add_node(struct filler *f, const char *name, struct node *n, uint64_
 {
     struct fuse_entry_param entry;
     mount_entry(f->m, n, &entry);
+    if (!inval_is_current(f->m->inval, f->d->told, node_ino(f->ino, slice_str(name))))
+        entry.attr_timeout = entry.entry_timeout = 0; /* the page may be older */
     size_t left = f->size - f->used;
     size_t used = fuse_add_direntry_plus(f->req, f->p + f->used, left, name, &entry, (off_t)next);
     if (used > left) {

@@ -7,9 +7,11 @@
 /* A mirror bucket has no size of its own: shown as this much, all of it free. */
 #define STATFS_BYTES (1024 * TIB)
 
-static void reply_absent(fuse_req_t req, struct mount *m)
+static void reply_absent(fuse_req_t req, struct mount *m, uint64_t parent_id, const char *name)
 {
     struct fuse_entry_param absent = {.entry_timeout = m->timeout_s};
+    if (m->timeout_s > 0)
+        absent_note(m->absent, parent_id, slice_str(name));
     (void)fuse_reply_entry(req, &absent);
 }
 
@@ -72,16 +74,15 @@ void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
-    uint64_t serial = warm_serial(m->warm);
+    uint64_t serial = warm_serial(m->warm), told = inval_serial(m->inval);
     struct node *parent = node_get(m->nodes, parent_id), *n = NULL;
     if (!parent) {
         (void)fuse_reply_err(req, ESTALE);
         return;
     }
     int r = look_up(m, parent, name, &n, &e);
-    node_unref(m->nodes, parent);
     if (r == -ENOENT) {
-        reply_absent(req, m);
+        reply_absent(req, m, parent_id, name);
     } else if (r < 0) {
         mount_reply_error(req, "lookup", r, &e);
     } else {
@@ -92,6 +93,8 @@ void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
         mount_check_told(m, serial);
         node_unref(m->nodes, n);
     }
+    inval_check(m->inval, told, parent, slice_str(name));
+    node_unref(m->nodes, parent);
 }
 
 void mount_op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)

@@ -120,11 +120,19 @@ static void start_mirror(struct mount *m)
 {
     uint64_t max = m->options->attr_timeout_ms > 0 ? m->options->kept_files : 0;
     m->warm = warm_start(m, max, sys_raise_file_limit() / 2);
+    m->inval = inval_new(m);
+    m->absent = absent_new();
+}
+
+static void listen_mirror(struct mount *m)
+{
+    inval_start(m->inval);
 }
 
 /* From here on the kernel is told of nothing any more. */
 static void end_mirror(struct mount *m)
 {
+    inval_end(m->inval);
     warm_end(m->warm);
     stagings_end_late(m);
 }
@@ -143,6 +151,8 @@ static int stop_mirror(struct mount *m, struct err *e)
     handle_close_all(m);
     dir_close_all(m);
     warm_free(m->warm);
+    inval_free(m->inval);
+    absent_free(m->absent);
     LOCK_SCOPE(node_table_lock(m->nodes));
     if (m->stagings.n_failed == 0)
         return 0;
@@ -168,6 +178,7 @@ const struct mount_kind mount_mirror = {
     .quick = QUICK,
     .open = open_mirror,
     .start = start_mirror,
+    .listen = listen_mirror,
     .open_again = open_mirror_again,
     .resume = mirror_resume,
     .resumed = mirror_resumed,
@@ -182,6 +193,7 @@ const struct mount_kind mount_mirror_openless = {
     .quick = QUICK,
     .open = open_mirror,
     .start = start_mirror,
+    .listen = listen_mirror,
     .open_again = open_mirror_again,
     .resume = mirror_resume,
     .resumed = mirror_resumed,

@@ -44,6 +44,7 @@ void mount_negotiate(struct mount *m, struct fuse_conn_info *conn, unsigned want
     conn->want = (conn->want | (conn->capable & wanted)) & ~unwanted;
     conn->max_background = MAX_BACKGROUND;
     conn->time_gran = 1;
+    m->can_expire = (conn->capable & FUSE_CAP_EXPIRE_ONLY) != 0;
     bool wants_passthrough = m->options->passthrough != MOUNT_PASSTHROUGH_OFF;
     atomic_store(&m->is_offered, passthrough_on_init(conn, wants_passthrough, extra));
 }
@@ -417,6 +418,8 @@ static int serve_until_the_end(struct mount *m, struct err *e)
                 log_error("mount", "requests that were not answered are lost: %s", err_text(r));
         }
         notifier_start(m, epoch);
+        if (m->kind->listen)
+            m->kind->listen(m);
         (void)serve(m);
         if (m->kind->end)
             m->kind->end(m); /* its threads use the descriptor that unmounting closes */

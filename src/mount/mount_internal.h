@@ -3,7 +3,9 @@
 
 #include "client/client.h"
 #include "client/client_file.h"
+#include "mount/absent.h"
 #include "mount/explain.h"
+#include "mount/inval.h"
 #include "mount/keeper.h"
 #include "mount/mount.h"
 #include "mount/node.h"
@@ -64,6 +66,7 @@ struct mount_kind {
     uint64_t quick; /* QUEUE_BITs of the operations that keep to queue_may_wait (queue.h) */
     int (*open)(struct mount *m, struct err *e);
     void (*start)(struct mount *m);
+    void (*listen)(struct mount *m); /* after the notifier was started; may be NULL */
     /* Instead of open, and after start, in a process that takes over; and when it serves, on the notifier's
      * thread (may be NULL). NULL: nobody can. */
     int (*open_again)(struct mount *m, struct err *e);
@@ -96,6 +99,8 @@ struct mount {
     struct tree *tree; /* of a scratch bucket; what follows is of mirror buckets */
     struct node_table *nodes;
     struct warm *warm;
+    struct inval *inval;
+    struct absent *absent;
     struct staging_list stagings;
     struct versions versions; /* which of our own changes led to which version */
     struct handle *handles;   /* covered by the node table's lock, as is: */
@@ -108,6 +113,7 @@ struct mount {
 
     double timeout_s; /* of names and attributes in the kernel; from here on of both kinds */
     bool read_only;
+    bool can_expire;             /* the kernel can ask for a name again that stays in place; since INIT */
     _Atomic bool is_offered;     /* the kernel has passthrough; set before the first request */
     _Atomic bool is_passthrough; /* it works; set once by the notifier's first act, unset by a refusal */
     _Atomic bool is_cached;      /* plain files go through the kernel's page cache; set once, too */

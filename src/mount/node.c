@@ -711,6 +711,19 @@ size_t node_table_count(struct node_table *t)
     return t->n_nodes;
 }
 
+size_t node_table_ids(struct node_table *t, uint64_t **ret)
+{
+    LOCK_SCOPE(&t->lock);
+    uint64_t *ids = malloc(MAX(t->n_nodes, (size_t)1) * sizeof(*ids));
+    if (!ids)
+        abort();
+    size_t n = 0;
+    for (const struct node *x = t->newest; x; x = x->lru_older)
+        ids[n++] = x->id;
+    *ret = ids;
+    return n;
+}
+
 struct node *node_table_oldest(struct node_table *t)
 {
     LOCK_SCOPE(&t->lock);

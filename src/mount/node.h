@@ -147,6 +147,8 @@ void node_inos(struct node_table *t, const struct node *n, uint64_t *ret_own, ui
 uint64_t node_ino(uint64_t parent_ino, struct slice name);
 
 size_t node_table_count(struct node_table *t);
+/* The ids of all nodes but the root, freed by the caller. */
+size_t node_table_ids(struct node_table *t, uint64_t **ret);
 /* The node that was looked up least recently, is not open and has no children, referenced; NULL when there is
  * none among the oldest few. It becomes the newest, so that the next call gives another. */
 struct node *node_table_oldest(struct node_table *t);

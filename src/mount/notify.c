@@ -6,6 +6,7 @@
  * be registered.
  *  2. Every name to be dropped is: the kernel may have been told to believe it for long. So many wait at most
  * as there are nodes.
+ *  3. Of names that shall be asked for again EXPIRING_MAX wait at most; above, every name is.
  *
  * Failure modes: without the right to change the read-ahead of the mount, reads that are not passed through
  * come in pieces of 128 KiB; said in the log.
@@ -23,6 +24,8 @@
 
 #define QUEUE_MIN      64
 #define TRIM_AT_ONCE   256
+#define EXPIRING_MAX   8192
+#define LOOKED_BACK    16                  /* at names that wait, for the same one */
 #define RETURN_EVERY   65536               /* dropped inodes, until their freed memory is given back */
 #define LOOK_EVERY_NS  (5 * 1000000000ull) /* whether the node was restarted and needs a new report */
 #define READ_AHEAD_KIB 1024
@@ -33,6 +36,9 @@ struct name {
     char *text;         /* may be NULL */
     size_t n;
     struct node *node; /* referenced and kept; may be NULL */
+    bool expires;      /* asked for again, and stays until the answer is another one; and then also: */
+    bool is_dir;
+    uint64_t id; /* the inode that it names, whose attributes are asked for again, too; 0: none */
 };
 
 struct notifier {
@@ -44,7 +50,8 @@ struct notifier {
     struct cond woken;
     struct name *queue;
     size_t n_queue, queue_room;
-    bool must_trim, must_stop;
+    size_t n_expiring; /* in the queue */
+    bool must_trim, must_expire_all, must_stop;
     bool is_telling; /* the kernel, by the descriptor that unmounting closes */
 };
 
@@ -167,6 +174,70 @@ static void drop_attributes(struct mount *m, uint64_t id)
     end_telling(m->notifier);
 }
 
+/* What is in use stays in place, as do mounts below a directory. A kernel that cannot do this (before Linux
+ * 6.2) drops the name, which of a directory would be too much. */
+static void expire_name(struct mount *m, uint64_t parent_id, const char *name, size_t n, bool is_dir)
+{
+    if ((is_dir && !m->can_expire) || !begin_telling(m->notifier))
+        return;
+    if (m->can_expire)
+        (void)passthrough_expire_name(m->se, parent_id, name, n);
+    else
+        (void)fuse_lowlevel_notify_inval_entry(m->se, parent_id, name, n);
+    end_telling(m->notifier);
+}
+
+static void expire_node(struct mount *m, uint64_t id)
+{
+    drop_attributes(m, id);
+    struct node *n = node_get(m->nodes, id);
+    if (!n)
+        return;
+    lock_take(node_table_lock(m->nodes));
+    bool has_name = n->is_attached && n->parent;
+    uint64_t parent_id = has_name ? n->parent->id : 0;
+    size_t name_n = n->name_n;
+    _cleanup_free_ char *name = slice_dup(slice_of(n->name, name_n));
+    bool is_dir = n->is_dir;
+    lock_drop(node_table_lock(m->nodes));
+    if (has_name)
+        expire_name(m, parent_id, name, name_n, is_dir);
+    node_unref(m->nodes, n);
+}
+
+static void expire_absent(void *arg, uint64_t parent_id, struct slice name)
+{
+    _cleanup_free_ char *text = slice_dup(name);
+    expire_name(arg, parent_id, text, name.n, /* is_dir= */ false);
+}
+
+/* One by one: by an epoch the kernel drops names, and what is mounted below them; used where it believes more
+ * names to be absent than are remembered. */
+static void expire_all(struct mount *m)
+{
+    _cleanup_free_ uint64_t *ids = NULL;
+    size_t n = node_table_ids(m->nodes, &ids);
+    drop_attributes(m, NODE_ROOT_ID);
+    for (size_t i = 0; i < n; i++)
+        expire_node(m, ids[i]);
+    if (absent_take(m->absent, expire_absent, m) || !begin_telling(m->notifier))
+        return;
+    (void)passthrough_forget_names(m->se);
+    end_telling(m->notifier);
+}
+
+static void tell(struct mount *m, const struct name *x)
+{
+    if (x->expires && x->id)
+        drop_attributes(m, x->id);
+    if (x->expires)
+        expire_name(m, x->parent_id, x->text, x->n, x->is_dir);
+    else if (x->text)
+        drop_name(m, x->parent_id, x->text, x->n);
+    else
+        drop_attributes(m, x->parent_id);
+}
+
 static void name_fini(struct mount *m, struct name *x)
 {
     free(x->text);
@@ -197,18 +268,36 @@ static void trim(struct mount *m)
     }
 }
 
+struct work {
+    struct name *names;
+    size_t n;
+    bool trims, expires_all;
+};
+
 /* Takes what is to do; false: stop. */
-static bool take_work(struct notifier *n, struct name **ret_names, size_t *ret_n, bool *ret_trim)
+static bool take_work(struct notifier *n, struct work *ret)
 {
     LOCK_SCOPE(&n->lock);
-    if (!n->must_stop && n->n_queue == 0 && !n->must_trim)
+    if (!n->must_stop && n->n_queue == 0 && !n->must_trim && !n->must_expire_all)
         (void)cond_wait_for(&n->woken, &n->lock, LOOK_EVERY_NS);
-    *ret_names = TAKE_PTR(n->queue);
-    *ret_n = n->n_queue;
-    *ret_trim = n->must_trim;
-    n->n_queue = n->queue_room = 0;
-    n->must_trim = false;
+    *ret = (struct work){TAKE_PTR(n->queue), n->n_queue, n->must_trim, n->must_expire_all};
+    n->n_queue = n->queue_room = n->n_expiring = 0;
+    n->must_trim = n->must_expire_all = false;
     return !n->must_stop;
+}
+
+static void do_work(struct mount *m, struct work *w, bool is_over)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        if (!is_over)
+            tell(m, &w->names[i]);
+        name_fini(m, &w->names[i]);
+    }
+    free(w->names);
+    if (w->expires_all && !is_over)
+        expire_all(m);
+    if (w->trims && !is_over)
+        trim(m);
 }
 
 static void *notifier_main(void *arg)
@@ -231,21 +320,11 @@ static void *notifier_main(void *arg)
     }
     uint64_t epoch = n->epoch;
     bool is_renewed = !mount_takes_over(m) || !m->kind->on_session; /* what it began may have failed */
-    struct name *names;
-    size_t n_names;
-    bool must_trim, go_on;
+    struct work work;
+    bool go_on;
     do {
-        go_on = take_work(n, &names, &n_names, &must_trim);
-        for (size_t i = 0; i < n_names; i++) {
-            if (go_on && names[i].text)
-                drop_name(m, names[i].parent_id, names[i].text, names[i].n);
-            else if (go_on)
-                drop_attributes(m, names[i].parent_id);
-            name_fini(m, &names[i]);
-        }
-        free(names);
-        if (must_trim && go_on)
-            trim(m);
+        go_on = take_work(n, &work);
+        do_work(m, &work, /* is_over= */ !go_on);
         if (go_on && client_epoch(m->client) != epoch) {
             epoch = client_epoch(m->client);
             report(m);
@@ -294,9 +373,8 @@ void notifier_stop(struct notifier *n)
     free(n);
 }
 
-static void add_name(struct notifier *n, struct name x)
+static void add_name_locked(struct notifier *n, struct name x)
 {
-    LOCK_SCOPE(&n->lock);
     if (n->n_queue == n->queue_room) {
         n->queue_room = MAX(2 * n->queue_room, QUEUE_MIN);
         n->queue = realloc(n->queue, n->queue_room * sizeof(n->queue[0]));
@@ -304,6 +382,48 @@ static void add_name(struct notifier *n, struct name x)
             abort();
     }
     n->queue[n->n_queue++] = x;
+    cond_signal(&n->woken);
+}
+
+static void add_name(struct notifier *n, struct name x)
+{
+    LOCK_SCOPE(&n->lock);
+    add_name_locked(n, x);
+}
+
+static bool waits_locked(const struct notifier *n, uint64_t parent_id, struct slice name, uint64_t id)
+{
+    for (size_t i = n->n_queue; i > 0 && i + LOOKED_BACK > n->n_queue; i--) {
+        const struct name *x = &n->queue[i - 1];
+        if (x->expires && x->parent_id == parent_id && x->id == id && slice_eq(slice_of(x->text, x->n), name))
+            return true;
+    }
+    return false;
+}
+
+void notifier_expire_name(struct notifier *n, uint64_t parent_id, struct slice name, bool is_dir, uint64_t id)
+{
+    LOCK_SCOPE(&n->lock);
+    if (n->must_expire_all || waits_locked(n, parent_id, name, id))
+        return;
+    if (n->n_expiring >= EXPIRING_MAX) {
+        n->must_expire_all = true;
+        cond_signal(&n->woken);
+        return;
+    }
+    n->n_expiring++;
+    add_name_locked(n, (struct name){.parent_id = parent_id,
+                                     .text = slice_dup(name),
+                                     .n = name.n,
+                                     .expires = true,
+                                     .is_dir = is_dir,
+                                     .id = id});
+}
+
+void notifier_expire_all(struct notifier *n)
+{
+    LOCK_SCOPE(&n->lock);
+    n->must_expire_all = true;
     cond_signal(&n->woken);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "base/slice.h"
 
 struct mount;
 struct node;
@@ -25,6 +26,12 @@ void notifier_drop_node(struct notifier *n, struct node *x);
 /* The same under the node table's lock, for a name that may be believed for long: until it is dropped the
  * node is kept, so that a process that takes over drops it. */
 void notifier_drop_believed_locked(struct notifier *n, struct node *x);
+/* The kernel shall ask for the name when it is used next, also when it knows that there is none, and for the
+ * attributes of the inode `id` that it named (0: none). What is in use stays in place. Never blocks. */
+void notifier_expire_name(struct notifier *n, uint64_t parent_id, struct slice name, bool is_dir,
+                          uint64_t id);
+/* The same of every name, of a mirror bucket. Never blocks. */
+void notifier_expire_all(struct notifier *n);
 /* The kernel shall ask for this inode's attributes again soon. Never blocks. */
 void notifier_drop_attributes(struct notifier *n, uint64_t node_id);
 /* The table of inodes has grown: trims it when above its limit. */

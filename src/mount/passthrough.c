@@ -31,6 +31,7 @@
 #include "mount/passthrough.h"
 
 #include "base/log.h"
+#include "base/slice.h"
 #include "mount/queue.h"
 #include "mount/request.h"
 
@@ -68,8 +69,9 @@ struct notification {
     int32_t code;
     uint64_t unique; /* 0: nobody asked */
 };
-#define NOTIFY_RESEND    7
-#define NOTIFY_INC_EPOCH 8
+#define NOTIFY_INVAL_ENTRY 3
+#define NOTIFY_RESEND      7
+#define NOTIFY_INC_EPOCH   8
 
 #define LIBRARY_SPEAKS_IT (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
 
@@ -163,6 +165,26 @@ int passthrough_resend(struct fuse_session *se)
 int passthrough_forget_names(struct fuse_session *se)
 {
     return notify(se, NOTIFY_INC_EPOCH);
+}
+
+/* Source: struct fuse_notify_inval_entry_out, there; the name and a zero follow. */
+struct inval_entry {
+    uint64_t parent_id;
+    uint32_t name_bytes;
+    uint32_t flags;
+};
+#define EXPIRE_ONLY 1
+
+int passthrough_expire_name(struct fuse_session *se, uint64_t parent_id, const char *name, size_t n)
+{
+    struct inval_entry entry = {.parent_id = parent_id, .name_bytes = (uint32_t)n, .flags = EXPIRE_ONLY};
+    struct notification out = {.code = NOTIFY_INVAL_ENTRY};
+    struct iovec iov[] = {
+        {&out, sizeof(out)}, {&entry, sizeof(entry)}, {slice_dup(slice_of(name, n)), n + 1}};
+    out.len = (uint32_t)(sizeof(out) + sizeof(entry) + n + 1);
+    int r = writev(fuse_session_fd(se), iov, ARRAY_SIZE(iov)) < 0 ? -errno : 0;
+    free(iov[2].iov_base);
+    return r;
 }
 
 static bool survives_kills; /* set before the loop; a process has one mount */

@@ -60,6 +60,9 @@ void passthrough_note_init(const void *request, size_t n);
 /* The kernel asks again for every name; answers that are on their way count as old, too. -EINVAL: it cannot
  * (before Linux 6.16). */
 int passthrough_forget_names(struct fuse_session *se);
+/* The kernel asks again for this name when it is used next; what it names, and what is mounted below it,
+ * stays as it is until the answer is another one. Waits for requests of programs about the directory. */
+int passthrough_expire_name(struct fuse_session *se, uint64_t parent_id, const char *name, size_t n);
 /* The kernel sends all requests again that were read and not answered. -EINVAL: it cannot. */
 int passthrough_resend(struct fuse_session *se);
 /* In the init callback: asks for passthrough when `wanted`, for mapping of direct I/O files, and for what

@@ -244,7 +244,7 @@ static void distrust_locked(struct warm *w, struct warm_file *f)
     drop_name_locked(w, f);
 }
 
-static void forget_key(struct warm *w, uint64_t hash)
+void warm_forget_key(struct warm *w, uint64_t hash)
 {
     struct warm_trash *trash = NULL;
     lock_take(node_table_lock(w->m->nodes));
@@ -285,7 +285,7 @@ static void on_records(void *arg, const uint64_t *v, size_t n)
     struct warm *w = arg;
     (void)atomic_fetch_add(&w->serial, 1);
     for (size_t i = 0; i < n; i++)
-        forget_key(w, v[i]);
+        warm_forget_key(w, v[i]);
 }
 
 static void on_ended(void *arg)

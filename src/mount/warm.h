@@ -54,4 +54,7 @@ bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash)
 /* No longer kept or watched. */
 void warm_forget_locked(struct warm *w, struct node *n, struct warm_trash **trash);
 
+/* What the node told of a key with this hash, in whatever way. Without the lock. */
+void warm_forget_key(struct warm *w, uint64_t hash);
+
 void warm_empty(struct warm *w, struct warm_trash *trash);

@@ -40,8 +40,9 @@ void mirror_free(struct mirror *m)
     free(m);
 }
 
-void mirror_on_learned(struct mirror *m, mirror_learned_fn fn, void *arg)
+void mirror_on_learned(struct mirror *m, mirror_listens_fn listens, mirror_learned_fn fn, void *arg)
 {
+    m->listens = listens;
     m->on_learned = fn;
     m->on_learned_arg = arg;
 }
@@ -189,6 +190,31 @@ int mirror_recall(struct mirror *m, const struct bucket *b, struct slice key, st
     return 0;
 }
 
+/* Whether a file system shows something else now. */
+static bool shows_otherwise(const struct attr *before, const struct attr *now)
+{
+    if (before->is_absent != now->is_absent || before->is_directory != now->is_directory)
+        return true;
+    if (now->is_absent)
+        return false;
+    if (before->has_meta && now->has_meta && !slice_eq(before->meta, now->meta))
+        return true;
+    return !now->is_directory &&
+           (before->size_bytes != now->size_bytes || !slice_eq(before->etag, now->etag) ||
+            !attr_same_time(before->mtime_ns, now->mtime_ns));
+}
+
+static bool is_news(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *now,
+                    bool *ret_gone)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(2 * ATTR_BLOB_MAX_BYTES);
+    struct attr before;
+    if (mirror_recall_stale(m, b, key, a, &before) < 0 || !shows_otherwise(&before, now))
+        return false;
+    *ret_gone = now->is_absent;
+    return true;
+}
+
 void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, const struct attr *attr,
                   uint64_t seen)
 {
@@ -198,9 +224,10 @@ void mirror_learn(struct mirror *m, const struct bucket *b, struct slice key, co
     char k[ATTR_KEY_MAX];
     if (attr_encode(attr, &v) < 0)
         return;
+    bool gone = false, news = m->listens && m->listens(m->on_learned_arg) && is_news(m, b, key, attr, &gone);
     lru_put_if(m->cache, attr_key('a', b, key, k), buf_view(&v), &m->key_generation[stripe_of(b, key)], seen);
     if (m->on_learned)
-        m->on_learned(m->on_learned_arg, b, key);
+        m->on_learned(m->on_learned_arg, b, key, news, gone);
 }
 
 _Atomic uint64_t *mirror_bucket_generation(struct mirror *m, const struct bucket *b)

@@ -22,9 +22,12 @@ void mirror_free(struct mirror *m);
 DEFINE_CLEANUP(struct mirror, mirror_free)
 
 /* `fn` is called after each mirror_learn that may have changed what is remembered, by its thread, and must
- * not call it. Set before the first. */
-typedef void (*mirror_learned_fn)(void *arg, const struct bucket *b, struct slice key);
-void mirror_on_learned(struct mirror *m, mirror_learned_fn fn, void *arg);
+ * not call it. is_news: of the key something else was remembered, which is found out only while `listens`
+ * says so; is_gone: an object or a directory, and now there is neither. Set before the first. */
+typedef bool (*mirror_listens_fn)(void *arg);
+typedef void (*mirror_learned_fn)(void *arg, const struct bucket *b, struct slice key, bool is_news,
+                                  bool is_gone);
+void mirror_on_learned(struct mirror *m, mirror_listens_fn listens, mirror_learned_fn fn, void *arg);
 
 /* Whether what the origin said of the key at confirmed_ns (real time) may be used without asking again. */
 bool mirror_is_fresh(const struct bucket *b, struct slice key, uint64_t confirmed_ns, bool is_absent);

@@ -12,6 +12,7 @@ struct mirror {
     _Atomic uint64_t key_generation[MIRROR_STRIPES];
     _Atomic uint64_t bucket_generation[MIRROR_STRIPES];
     mirror_learned_fn on_learned; /* NULL: nobody */
+    mirror_listens_fn listens;
     void *on_learned_arg;
 };
 

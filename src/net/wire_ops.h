@@ -99,7 +99,8 @@
     X(UPLOAD_COPY, upload_copy, 108)                                                                         \
     X(UPLOAD_KEEP, upload_keep, 109)                                                                         \
     X(UPLOAD_KEEP_PART, upload_keep_part, 110)                                                               \
-    X(UPLOAD_RESUME, upload_resume, 111)
+    X(UPLOAD_RESUME, upload_resume, 111)                                                                     \
+    X(WATCH_NAMES, watch_names, 112)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -199,6 +200,14 @@
  */
 #define WIRE_REQ_watch(F) F(str, bucket)
 #define WIRE_REP_watch(F) F(u64, handle)
+/*
+ * Of a mirror bucket, as WATCH: the reading end of a pipe with a record (net/wire_names.h) for each key that
+ * begins with `prefix` of which this node has changed the object or its attributes, has tried to, or has
+ * heard of a change, before the change is acknowledged. Also for changes by the session itself. Its end means
+ * that any name may have changed.
+ */
+#define WIRE_REQ_watch_names(F) F(str, bucket) F(str, prefix)
+#define WIRE_REP_watch_names(F) F(u64, handle)
 /* cached/origin: bytes the caller read itself from the descriptor, for the metrics. */
 #define WIRE_REQ_close(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 #define WIRE_REP_close(F)

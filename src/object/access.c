@@ -24,6 +24,7 @@
     X(PART, part, READ, bucket)                                                                              \
     X(TAGS, tags, READ, bucket)                                                                              \
     X(WATCH, watch, READ, bucket)                                                                            \
+    X(WATCH_NAMES, watch_names, READ, bucket)                                                                \
     X(REPORT, report, READ, bucket)                                                                          \
     X(PUT_OPEN, put_open, WRITE, bucket)                                                                     \
     X(UPLOAD_CREATE, upload_create, WRITE, bucket)                                                           \

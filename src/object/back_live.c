@@ -186,8 +186,10 @@ int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucke
     k = written == 0 ? settle_closed(b, x, bucket, r, h, e) : -EMLINK;
     if (k == -EMLINK)
         k = settle_open(b, x, bucket, r, h, may_wait, looks, e);
-    if (k == 0 && x->seq != seq) /* another ETag than what is remembered of the key */
+    if (k == 0 && x->seq != seq) /* another ETag than what is remembered of the key */ {
         (void)mirror_changed(b->service->mirror, bucket, back_key(x));
+        watch_changed(b->service, bucket, back_key(x));
+    }
     return k;
 }
 

@@ -78,6 +78,8 @@ static int confirm(struct object_service *s, struct upstream *u, struct slice ke
     object_opening_leave(s, &o);
     if (r == 0 && (*ret_state == WIRE_CONFIRM_GONE || *ret_state == WIRE_CONFIRM_CHANGED))
         (void)object_forget_key(s, u->bucket, key);
+    if (r == 0 && *ret_state == WIRE_CONFIRM_GONE)
+        watch_gone(s, /* by= */ NULL, u->bucket, key);
     return r;
 }
 
@@ -207,9 +209,12 @@ static bool take_event(struct object_service *s, const struct bucket *b, const j
         if (says != EVENT_CHANGED)
             return says == EVENT_DOUBTED;
         if (object_forget_told(s, b, buf_view(&key), etag, seen))
-            return true;
+            break;
+        if (i == EVENT_TRIES - 1)
+            (void)object_forget_key(s, b, buf_view(&key));
     }
-    (void)object_forget_key(s, b, buf_view(&key));
+    if (gone)
+        watch_gone(s, /* by= */ NULL, b, buf_view(&key));
     return true;
 }
 

@@ -73,6 +73,7 @@ static void changed(struct meta_change *c, struct slice before_etag, uint64_t se
         keep_cached(c, before_etag, now);
         mirror_learn(s->mirror, opening.bucket, opening.key, now, seen);
         object_making_end(s, &opening);
+        watch_changed(s, opening.bucket, opening.key);
     }
     object_opening_leave(s, &opening);
     if (!current)
@@ -104,6 +105,7 @@ static void doubt(struct meta_change *c)
         object_doubt_key(s, b, c->key, x, &known);
     else
         (void)mirror_changed(s->mirror, b, c->key);
+    watch_changed(s, b, c->key); /* also of what is not cached */
 }
 
 static int note(struct meta_change *c, struct err *e)
@@ -203,6 +205,7 @@ static int change_directory(struct meta_change *c, struct attr *ret, struct err 
     else if (r == 0)
         r = change_file(c, &marker, ret, e);
     uint64_t seen = mirror_changed(c->service->mirror, c->upstream->bucket, dir);
+    watch_changed(c->service, c->upstream->bucket, dir);
     if (r < 0)
         return r;
     *ret = (struct attr){.is_directory = true,

@@ -210,6 +210,7 @@ int op_remove(struct object_session *ses, const struct wire_remove_req *req, str
     struct intent *x = intent_begin(ses, req->request_id, &what);
     r = intent_state(x) == INTENT_NEW ? remove_once(s, u, req, x, a, e) : remove_again(s, u, req, x, a, e);
     (void)object_forget_key(s, u->bucket, req->key); /* also after a failure: it may have happened */
+    watch_gone(s, ses, u->bucket, req->key);
     bool posix = req->flags & WIRE_POSIX;
     if (!posix && (r == -ENOENT || (r == ERR_PRECONDITION && is_gone(u, req->key))))
         r = 0;
@@ -388,6 +389,8 @@ int op_copy(struct object_session *ses, const struct wire_copy_req *req, struct 
         .kind = INTENT_MOVE, .bucket_id = u->bucket->id, .key = req->from, .to = req->to};
     struct intent *x = req->flags & WIRE_MOVE ? intent_begin(ses, req->request_id, &what) : NULL;
     r = copy(ses->service, u, req, x, a, &attr, e);
+    if (req->flags & WIRE_MOVE)
+        watch_gone(ses->service, ses, u->bucket, req->from);
     intent_end(x, r);
     if (r < 0)
         return err_prefix(e, r, "%s %s/" SLICE_FMT, req->flags & WIRE_MOVE ? "rename" : "copy",
@@ -516,6 +519,7 @@ int op_rmdir(struct object_session *ses, const struct wire_rmdir_req *req, struc
     struct intent_record what = {.kind = INTENT_RMDIR, .bucket_id = u->bucket->id, .key = req->key};
     struct intent *x = intent_begin(ses, req->request_id, &what);
     r = intent_state(x) == INTENT_DONE ? 0 : remove_directory(s, u, req->key, x, a, e);
+    watch_gone(s, ses, u->bucket, req->key);
     intent_end(x, r);
     return r < 0 ? err_prefix(e, r, "rmdir %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
 }

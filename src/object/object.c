@@ -56,6 +56,7 @@ static void on_version_changed(void *arg, struct upstream *u, struct slice key, 
     if (x)
         store_remove_extent(s->config.store, x);
     mirror_changed(s->mirror, u->bucket, key);
+    watch_changed(s, u->bucket, key);
 }
 
 static void on_fetched(void *arg, struct upstream *u, struct slice key, uint64_t bytes)
@@ -125,7 +126,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     }
     uint64_t cache_bytes = budget_total(config->budget) / MIRROR_CACHE_SHARE;
     s->mirror = mirror_new(cache_bytes);
-    mirror_on_learned(s->mirror, watch_learned, s);
+    mirror_on_learned(s->mirror, watch_listens, watch_learned, s);
     s->fills = fill_engine_new(config->budget, FILL_THREADS_MAX, on_version_changed, s);
     if (config->route == OBJECT_ROUTE_LOOP)
         s->loop = route_loop_new();
@@ -632,6 +633,7 @@ void object_doubt_key(struct object_service *s, const struct bucket *b, struct s
     object_note_forgetful(s);
     object_store_key(b, key, &k);
     (void)watch_note(s, buf_view(&k));
+    watch_changed(s, b, key);
 }
 
 static void forget_entry(struct object_service *s, const struct bucket *b, struct slice key)
@@ -646,6 +648,7 @@ uint64_t object_forget_key(struct object_service *s, const struct bucket *b, str
 {
     uint64_t made = forget_attributes(s, b, key);
     forget_entry(s, b, key);
+    watch_changed(s, b, key);
     return made;
 }
 
@@ -687,6 +690,7 @@ bool object_forget_told(struct object_service *s, const struct bucket *b, struct
     if (!forget_told_attributes(s, b, key, etag, seen))
         return false;
     forget_entry(s, b, key);
+    watch_changed(s, b, key);
     return true;
 }
 

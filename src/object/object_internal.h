@@ -121,11 +121,11 @@ struct object_service {
     _Atomic uint64_t readers, writers, streams; /* streams: writers with a thread */
     struct lock watch_lock;                     /* covers what follows */
     struct watch *watches;
-    _Atomic uint64_t n_watches;
-    _Atomic uint64_t n_stranded; /* files that origins did not take */
-    struct gate *gate;           /* limits and shares */
-    struct values *values;       /* of buckets with values=memory */
-    struct budget *value_budget; /* memory of open handles of those */
+    _Atomic uint64_t n_watches, n_name_watches; /* of keys' bytes and trees; of names */
+    _Atomic uint64_t n_stranded;                /* files that origins did not take */
+    struct gate *gate;                          /* limits and shares */
+    struct values *values;                      /* of buckets with values=memory */
+    struct budget *value_budget;                /* memory of open handles of those */
     struct usage *usage;
     struct steward *steward;
     struct hasher *hasher;      /* NULL: MD5s are computed by who has the bytes */
@@ -376,8 +376,16 @@ struct watch;
 void watch_free(struct watch *w);
 /* The store's store_gone_fn: arg is the service, the key one of object_store_key. */
 bool watch_note(void *arg, struct slice store_key);
-/* The mirror's mirror_learned_fn: arg is the service. */
-void watch_learned(void *arg, const struct bucket *b, struct slice key);
+/* The mirror's mirror_listens_fn and mirror_learned_fn: arg is the service. */
+bool watch_listens(void *arg);
+void watch_learned(void *arg, const struct bucket *b, struct slice key, bool is_news, bool is_gone);
+/* An object of a mirror bucket was made, replaced or removed, its attributes changed, or that may have
+ * happened. What is asked of the node from here on is answered by it; before it is acknowledged. */
+void watch_changed(struct object_service *s, const struct bucket *b, struct slice key);
+/* The same of what was removed: directories above it may be gone, too. by: the session that asked for it, and
+ * knows; NULL: none. */
+void watch_gone(struct object_service *s, const struct object_session *by, const struct bucket *b,
+                struct slice key);
 /* The session has changed something in a scratch bucket: told to the mounts of others. Before it is
  * acknowledged. */
 void watch_tree_changed(const struct object_session *ses, uint64_t bucket_id);

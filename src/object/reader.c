@@ -220,6 +220,7 @@ static int revalidate(struct opener *o, struct err *e)
     if (r == -ENOENT) {
         drop_entry(o);
         mirror_changed(o->service->mirror, o->bucket, o->req->key);
+        watch_gone(o->service, /* by= */ NULL, o->bucket, o->req->key);
         return err_set(e, -ENOENT, "no such key");
     }
     if (r < 0) {
@@ -232,6 +233,7 @@ static int revalidate(struct opener *o, struct err *e)
     drop_entry(o);
     o->attr = attr_of_origin(&now, /* has_meta= */ true, sys->real_ns());
     mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
+    watch_changed(o->service, o->bucket, o->req->key);
     return 1;
 }
 

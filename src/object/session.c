@@ -59,6 +59,7 @@ static uint64_t opened_by(uint32_t op, const void *rep, uint32_t *ret_close)
         return ((const struct wire_##name##_rep *)rep)->handle;
         X(OPEN, open, CLOSE)
         X(WATCH, watch, CLOSE)
+        X(WATCH_NAMES, watch_names, CLOSE)
         X(PUT_OPEN, put_open, PUT_ABORT)
         X(UPLOAD_PART, upload_part, UPLOAD_END)
         X(UPLOAD_RESUME, upload_resume, PUT_ABORT)

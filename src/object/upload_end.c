@@ -206,6 +206,7 @@ static void make_current(struct ending *x, const struct attr *attr, uint64_t gen
             remove_entry(x);
         mirror_learn(s->mirror, opening.bucket, opening.key, attr, generation);
         object_making_end(s, &opening);
+        watch_changed(s, opening.bucket, opening.key);
     }
     object_opening_leave(s, &opening);
     if (!current)

@@ -9,8 +9,13 @@
  * Of a scratch bucket the records are enum wire_watch: whether the watcher is the only one, and that somebody
  * else changed something.
  *
+ * WATCH_NAMES gives another pipe, of a mirror bucket: whole keys (net/wire_names.h), of whatever an answer
+ * about a name could say otherwise from now on, cached or not: kernels believe also that a name is absent,
+ * and a hash does not tell which directory to ask for it.
+ *
  * Invariants:
- *  1. The record is in the pipe before the operation that changed the key is acknowledged.
+ *  1. The record is in the pipe before the operation that changed the key is acknowledged, and after all
+ * that an answer about it is made of has changed.
  *  2. Nobody waits for a watcher: when its pipe is full it is closed.
  *  3. The end of the pipe means that anything may have changed. The node's own end brings it about, too.
  */
@@ -20,9 +25,14 @@
 #include "base/le.h"
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "net/wire_names.h"
 
 #include <fcntl.h>
 #include <unistd.h>
+
+#define NAMES_PIPE_BYTES (256 * KIB) /* some thousand names that the mount has not taken yet */
+
+static_assert(ORIGIN_KEY_MAX_BYTES == WIRE_NAME_MAX_BYTES, "each key has a record");
 
 struct watch {
     struct object_service *service;
@@ -32,6 +42,8 @@ struct watch {
     uint64_t bucket_id, place;
     const struct object_session *session; /* whose own changes are no news to it */
     bool is_tree;                         /* of a scratch bucket */
+    char *prefix;                         /* of names; NULL: of the hashes of their keys */
+    size_t prefix_n;
 };
 
 static void end_locked(struct watch *w)
@@ -40,12 +52,17 @@ static void end_locked(struct watch *w)
     w->write_fd = -1;
 }
 
+static void write_locked(struct watch *w, const uint8_t *record, size_t n)
+{
+    if (w->write_fd >= 0 && write(w->write_fd, record, n) != (ssize_t)n)
+        end_locked(w);
+}
+
 static void tell_locked(struct watch *w, uint64_t what)
 {
     uint8_t record[8];
     le_put64(record, what);
-    if (w->write_fd >= 0 && write(w->write_fd, record, sizeof(record)) != sizeof(record))
-        end_locked(w);
+    write_locked(w, record, sizeof(record));
 }
 
 bool watch_note(void *arg, struct slice store_key)
@@ -58,19 +75,54 @@ bool watch_note(void *arg, struct slice store_key)
     bool any = false;
     LOCK_SCOPE(&s->watch_lock);
     for (struct watch *w = s->watches; w; w = w->next)
-        if (w->place == place) {
+        if (w->place == place && !w->prefix) {
             tell_locked(w, hash);
             any = true;
         }
     return any;
 }
 
+/* ---- names ---- */
+
+static void tell_name(struct object_service *s, const struct object_session *except, const struct bucket *b,
+                      struct slice key, uint32_t flags)
+{
+    uint8_t record[WIRE_NAME_RECORD_BYTES];
+    if (atomic_load(&s->n_name_watches) == 0 || key.n == 0 || key.n > WIRE_NAME_MAX_BYTES)
+        return;
+    size_t n = wire_name_put(record, key, flags);
+    LOCK_SCOPE(&s->watch_lock);
+    for (struct watch *w = s->watches; w; w = w->next)
+        if (w->prefix && w->place == b->place && (!except || w->session != except) &&
+            slice_starts(key, slice_of(w->prefix, w->prefix_n)))
+            write_locked(w, record, n);
+}
+
+void watch_changed(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    tell_name(s, /* except= */ NULL, b, key, /* flags= */ 0);
+}
+
+void watch_gone(struct object_service *s, const struct object_session *by, const struct bucket *b,
+                struct slice key)
+{
+    tell_name(s, by, b, key, WIRE_NAME_GONE);
+}
+
+bool watch_listens(void *arg)
+{
+    struct object_service *s = arg;
+    return atomic_load(&s->n_name_watches) > 0;
+}
+
 /* Another version than the cached one was heard of, by a listing for one: an open would ask the origin now,
  * and whoever has been told of the version may expect to find it. Entries that nobody uses are kept by
  * nobody. */
-void watch_learned(void *arg, const struct bucket *b, struct slice key)
+void watch_learned(void *arg, const struct bucket *b, struct slice key, bool is_news, bool is_gone)
 {
     struct object_service *s = arg;
+    if (is_news)
+        tell_name(s, /* except= */ NULL, b, key, is_gone ? WIRE_NAME_GONE : 0);
     if (atomic_load(&s->n_watches) == 0 || key.n > ORIGIN_KEY_MAX_BYTES)
         return;
     _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
@@ -164,16 +216,19 @@ void watch_free(struct watch *w)
     while (*at != w)
         at = &(*at)->next;
     *at = w->next;
-    (void)atomic_fetch_sub(&s->n_watches, 1);
+    (void)atomic_fetch_sub(w->prefix ? &s->n_name_watches : &s->n_watches, 1);
     if (w->is_tree)
         tell_company_locked(s, w->bucket_id);
     lock_drop(&s->watch_lock);
     macro_close(&w->write_fd);
     macro_close(&w->read_fd);
+    free(w->prefix);
     free(w);
 }
 
-static int watch_new(const struct object_session *ses, const struct bucket *b, struct watch **ret)
+/* prefix: of names; NULL: of hashes, or of a tree. */
+static int watch_new(const struct object_session *ses, const struct bucket *b, const struct slice *prefix,
+                     struct watch **ret)
 {
     struct object_service *s = ses->service;
     int fds[2];
@@ -193,11 +248,15 @@ static int watch_new(const struct object_session *ses, const struct bucket *b, s
                         .bucket_id = b->id,
                         .place = b->place,
                         .session = ses,
+                        .prefix = prefix ? slice_dup(*prefix) : NULL,
+                        .prefix_n = prefix ? prefix->n : 0,
                         .is_tree = bucket_is_scratch(b)};
+    if (prefix) /* refused to who has too many of that size: then it is full sooner */
+        (void)fcntl(fds[1], F_SETPIPE_SZ, (int)NAMES_PIPE_BYTES);
     LOCK_SCOPE(&s->watch_lock);
     w->next = s->watches;
     s->watches = w;
-    (void)atomic_fetch_add(&s->n_watches, 1);
+    (void)atomic_fetch_add(prefix ? &s->n_name_watches : &s->n_watches, 1);
     if (w->is_tree)
         tell_company_locked(s, w->bucket_id);
     else if (atomic_load(&b->retired)) /* perhaps of another place now, after those who watched were told */
@@ -206,25 +265,47 @@ static int watch_new(const struct object_session *ses, const struct bucket *b, s
     return 0;
 }
 
-int op_watch(struct object_session *ses, const struct wire_watch_req *req, struct arena *a,
-             struct wire_watch_rep *rep, struct err *e)
+/* Begins a watch of the bucket; it is the session's. */
+static int begin(struct object_session *ses, const struct bucket *b, const struct slice *prefix,
+                 uint64_t *ret_handle, int *ret_fd, struct err *e)
 {
-    (void)a;
-    struct bucket *_cleanup_(bucket_unrefp) b = NULL;
     struct watch *w = NULL;
-    int r = bucket_find(ses->service->buckets, req->bucket, &b, e);
-    if (r < 0)
-        return r;
-    r = watch_new(ses, b, &w);
+    uint64_t handle;
+    int r = watch_new(ses, b, prefix, &w);
     if (r < 0)
         return err_errno(e, r, "pipe");
-    uint64_t handle;
+    int fd = w->read_fd;
     r = session_put(ses, HANDLE_WATCH, w, &handle);
     if (r < 0) {
         watch_free(w);
         return err_set(e, r, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
     }
-    rep->handle = handle;
-    rep->fd = w->read_fd;
+    *ret_handle = handle;
+    *ret_fd = fd;
     return 0;
+}
+
+int op_watch(struct object_session *ses, const struct wire_watch_req *req, struct arena *a,
+             struct wire_watch_rep *rep, struct err *e)
+{
+    (void)a;
+    struct bucket *_cleanup_(bucket_unrefp) b = NULL;
+    int r = bucket_find(ses->service->buckets, req->bucket, &b, e);
+    return r < 0 ? r : begin(ses, b, NULL, &rep->handle, &rep->fd, e);
+}
+
+int op_watch_names(struct object_session *ses, const struct wire_watch_names_req *req, struct arena *a,
+                   struct wire_watch_names_rep *rep, struct err *e)
+{
+    (void)a;
+    struct bucket *_cleanup_(bucket_unrefp) b = NULL;
+    int r = bucket_find(ses->service->buckets, req->bucket, &b, e);
+    if (r < 0)
+        return r;
+    if (bucket_is_scratch(b))
+        return err_set(e, -EINVAL, "bucket '%s' has no origin: WATCH tells of its names", b->name);
+    if (req->prefix.n > WIRE_NAME_MAX_BYTES)
+        return err_set(e, -ENAMETOOLONG, "a prefix of %zu bytes, at most %d are allowed", req->prefix.n,
+                       WIRE_NAME_MAX_BYTES);
+    return begin(ses, b, &req->prefix, &rep->handle, &rep->fd, e);
 }

@@ -794,6 +794,7 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
             remove_entry(w);
         mirror_learn(s->mirror, opening.bucket, opening.key, attr, w->generation);
         object_making_end(s, &opening);
+        watch_changed(s, opening.bucket, opening.key);
     }
     object_opening_leave(s, &opening);
     if (!keep && w->file.is_kept && w->file.may_change)

@@ -17,7 +17,7 @@ INLINE = 4
 CHALLENGE, HELLO = 1, 2
 BUCKET_CREATE, BUCKET_LIST, BUCKET_GET, BUCKET_SET, BUCKET_REMOVE = 10, 11, 12, 13, 14
 OPEN, FETCH, CLOSE = 22, 23, 24
-WATCH, TREE_GETATTR = 25, 81
+WATCH, TREE_GETATTR, WATCH_NAMES = 25, 81, 112
 STATUS = 50
 
 _TABLE = []
@@ -108,6 +108,11 @@ class Wire:
     def watch(self, bucket):
         """The reading end of the pipe with the hashes of what is let go; the caller's to close."""
         self.call(WATCH, text(bucket))
+        return self.descriptors.pop()
+
+    def watch_names(self, bucket, prefix):
+        """The reading end of the pipe with the names that are changed; the caller's to close."""
+        self.call(WATCH_NAMES, text(bucket) + text(prefix))
         return self.descriptors.pop()
 
     def bucket_create(self, name, settings):

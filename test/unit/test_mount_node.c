@@ -29,6 +29,21 @@ static struct node *root_of(struct node_table *t)
     return node_get(t, NODE_ROOT_ID);
 }
 
+/* Of every node but the root. */
+static void test_ids_of_all(void **state)
+{
+    (void)state;
+    _cleanup_(node_table_freep) struct node_table *t = node_table_new(NULL, /* keeps_all= */ false);
+    struct node *root = root_of(t), *d = look(t, root, "d", NULL, 0), *f = look(t, d, "f", "e", 1);
+    uint64_t *ids;
+    assert_int_equal(node_table_ids(t, &ids), 2);
+    assert_true(ids[0] + ids[1] == d->id + f->id && ids[0] != ids[1]);
+    free(ids);
+    node_unref(t, f);
+    node_unref(t, d);
+    node_unref(t, root);
+}
+
 /* A detached inode gets its name back from the one that had it meanwhile, which is not opened any more; but
  * not from one that is written, and not when it is unlinked. */
 static void test_a_name_that_is_given_back(void **state)
@@ -449,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_new_version_new_inode),
         cmocka_unit_test(test_what_makes_a_version),
         cmocka_unit_test(test_renewal),
+        cmocka_unit_test(test_ids_of_all),
         cmocka_unit_test(test_a_name_that_is_given_back),
         cmocka_unit_test(test_staged_files_keep_their_inode),
         cmocka_unit_test(test_parents_outlive_children),

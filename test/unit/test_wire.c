@@ -465,7 +465,7 @@ static void the_numbers_are_fixed(void **state)
                  {103, "tree_close"},    {104, "close_many"},
                  {105, "tags"},          {108, "upload_copy"},
                  {109, "upload_keep"},   {110, "upload_keep_part"},
-                 {111, "upload_resume"}};
+                 {111, "upload_resume"}, {112, "watch_names"}};
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
         assert_string_equal(wire_op_info(fixed[i].number)->name, fixed[i].name);
 }

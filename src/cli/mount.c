@@ -4,6 +4,8 @@
 #include "cli/mount_stats.h"
 
 #include "base/sys.h"
+#include "base/text.h"
+#include "mount/holdings.h"
 #include "mount/mount.h"
 #include "mount/mountinfo.h"
 
@@ -14,7 +16,7 @@ struct mount_command {
     struct command_node node;
     bool read_only, foreground, allow_other, stats, upgrade, json;
     int passthrough, profile;
-    uint64_t threads, attr_timeout_ms, kept_files;
+    uint64_t threads, attr_timeout_ms, kept_files, memory_bytes;
     char *uid, *gid, *umask, *log;
     struct option_list o;
 };
@@ -78,6 +80,14 @@ static const struct option rows[] = {
      .max = 60000,
      .arg = "N",
      .doc = "most files kept open after their last close, so that opening them again asks nobody; 0: none"},
+    {.name = "memory",
+     .type = OPTION_SIZE,
+     .offset = offsetof(struct mount_command, memory_bytes),
+     .def = "0",
+     .arg = "SIZE",
+     .doc =
+         "most memory of the mount's process, its threads' buffers included; 0: 512M, more where the threads "
+         "need more than half of that"},
     {.name = "log",
      .type = OPTION_STRING,
      .offset = offsetof(struct mount_command, log),
@@ -149,6 +159,17 @@ static void take_options(struct option_list *given, struct mount_options *o, con
     o->n_fuse_options = n;
 }
 
+static int choose_memory(const struct mount_command *c, struct mount_options *o, struct err *e)
+{
+    char given[TEXT_SIZE_MAX], least[TEXT_SIZE_MAX];
+    o->memory_bytes = c->memory_bytes > 0 ? c->memory_bytes : holdings_default(c->threads);
+    if (o->memory_bytes >= holdings_least(c->threads))
+        return 0;
+    return err_set(e, ERR_BAD_OPTION, "--memory %s: with --threads %llu at least %s are needed",
+                   text_size(c->memory_bytes, given), (unsigned long long)c->threads,
+                   text_size(holdings_least(c->threads), least));
+}
+
 static int make_options(struct mount_command *c, char **argv, struct mount_options *o, const char ***list,
                         struct err *e)
 {
@@ -182,6 +203,8 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
         r = parse_number(c->gid, 10, "--gid", &o->gid, e);
     if (r == 0)
         r = parse_number(c->umask, 8, "--umask", &o->umask, e);
+    if (r == 0)
+        r = choose_memory(c, o, e);
     if (r == 0)
         take_options(&c->o, o, list);
     o->read_only = o->read_only || o->profile == MOUNT_PROFILE_READ_ONLY;

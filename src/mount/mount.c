@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "mount/before.h"
+#include "mount/holdings.h"
 #include "mount/request.h"
 
 #include <fcntl.h>
@@ -454,6 +455,7 @@ int mount_run(const struct mount_options *given, const struct mount_callbacks *c
     int r = keeper_fork(given->timeout_ms, calls->keeping, calls->arg, &seat, e);
     if (r < 0)
         return r;
+    holdings_start(given->memory_bytes, given->threads);
     char *directory = kept_facts(seat.kept)->directory;
     if (seat.fuse_fd < 0)
         (void)snprintf(directory, KEPT_PATH_BYTES, "%s", given->directory);

@@ -19,7 +19,8 @@ struct mount_options {
     uint64_t timeout_ms;                /* how long an operation waits for a node that does not answer */
     uint64_t attr_timeout_ms;           /* how long the kernel may believe attributes and names */
     uint64_t threads;
-    uint64_t kept_files; /* most files kept open after their last close */
+    uint64_t kept_files;   /* most files kept open after their last close */
+    uint64_t memory_bytes; /* most memory of the process that serves; at least holdings_least (holdings.h) */
     enum mount_profile profile;
     enum mount_passthrough passthrough;
     bool read_only, allow_other;

@@ -4,14 +4,18 @@
  * Invariants:
  *  1. The mount is said to be ready when the kernel's INIT is over and it is known whether backing files can
  * be registered.
- *  2. Every name to be dropped is: the kernel may have been told to believe it for long. So many wait at most
+ *  2. Of inodes that were not looked up for long as many names are dropped as bring the count below
+ * MOUNT_NODES_MAX, and what is held (holdings.h) down to three quarters of the limit.
+ *  3. Every name to be dropped is: the kernel may have been told to believe it for long. So many wait at most
  * as there are nodes.
  *
  * Failure modes: without the right to change the read-ahead of the mount, reads that are not passed through
  * come in pieces of 128 KiB; said in the log.
  */
+#include "mount/holdings.h"
 #include "mount/mount_internal.h"
 #include "mount/mountinfo.h"
+#include "mount/queue.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -23,7 +27,10 @@
 
 #define QUEUE_MIN      64
 #define TRIM_AT_ONCE   256
-#define RETURN_EVERY   65536               /* dropped inodes, until their freed memory is given back */
+#define TRIM_MISSES    64          /* turns in which no inode was found that can go, until it is given up */
+#define NODE_BYTES     384         /* of an inode, about: what dropping its name brings */
+#define EASE_NS        50000000ull /* most time that who makes inodes waits for others to go */
+#define RETURN_EVERY   65536       /* dropped inodes, until their freed memory is given back */
 #define LOOK_EVERY_NS  (5 * 1000000000ull) /* whether the node was restarted and needs a new report */
 #define READ_AHEAD_KIB 1024
 #define TELLING_NS     (1000000000ull) /* that take longer wait for a program */
@@ -39,12 +46,13 @@ struct notifier {
     struct mount *m;
     uint64_t epoch; /* at the start: what the node was asked for since may be of another session already */
     pthread_t thread;
-    uint64_t n_trimmed; /* the thread's own */
-    struct lock lock;   /* covers what follows */
-    struct cond woken;
+    uint64_t n_trimmed, n_to_trim; /* the thread's own */
+    unsigned n_misses;             /* the same */
+    struct lock lock;              /* covers what follows */
+    struct cond woken, eased;
     struct name *queue;
     size_t n_queue, queue_room;
-    bool must_trim, must_stop;
+    bool must_ease, must_stop;
     bool is_telling; /* the kernel, by the descriptor that unmounting closes */
 };
 
@@ -167,8 +175,14 @@ static void drop_attributes(struct mount *m, uint64_t id)
     end_telling(m->notifier);
 }
 
+static size_t name_bytes(const struct name *x)
+{
+    return sizeof(*x) + (x->text ? holdings_chunk(x->n + 1) : 0);
+}
+
 static void name_fini(struct mount *m, struct name *x)
 {
+    holdings_give(HOLDING_INODES, name_bytes(x));
     free(x->text);
     if (!x->node)
         return;
@@ -178,36 +192,77 @@ static void name_fini(struct mount *m, struct name *x)
     node_unref(m->nodes, x->node);
 }
 
-static void trim(struct mount *m)
+/* One inode that was not looked up for long. false: none was found. */
+static bool trim_one(struct mount *m)
 {
-    for (int i = 0; i < TRIM_AT_ONCE && node_table_count(m->nodes) > MOUNT_NODES_MAX; i++) {
-        struct node *n = node_table_oldest(m->nodes);
-        if (!n)
-            return;
-        lock_take(node_table_lock(m->nodes)); /* a rename frees the old name */
-        uint64_t parent_id = n->parent->id;
-        size_t name_n = n->name_n;
-        _cleanup_free_ char *name = slice_dup(slice_of(n->name, name_n));
-        lock_drop(node_table_lock(m->nodes));
-        drop_name(m, parent_id, name, name_n);
-        node_unref(m->nodes, n);
-        /* Threads allocate each for itself, and do not take what another one has freed. */
-        if (++m->notifier->n_trimmed % RETURN_EVERY == 0)
-            (void)malloc_trim(0);
+    struct node *n = node_table_oldest(m->nodes);
+    if (!n)
+        return false;
+    lock_take(node_table_lock(m->nodes)); /* a rename frees the old name */
+    uint64_t parent_id = n->parent->id;
+    size_t name_n = n->name_n;
+    _cleanup_free_ char *name = slice_dup(slice_of(n->name, name_n));
+    lock_drop(node_table_lock(m->nodes));
+    drop_name(m, parent_id, name, name_n);
+    node_unref(m->nodes, n);
+    /* Threads allocate each for itself, and do not take what another one has freed. */
+    if (++m->notifier->n_trimmed % RETURN_EVERY == 0)
+        (void)malloc_trim(0);
+    return true;
+}
+
+static void trim(struct notifier *n)
+{
+    for (int i = 0; i < TRIM_AT_ONCE && n->n_to_trim > 0; i++) {
+        if (trim_one(n->m)) {
+            n->n_to_trim--;
+            n->n_misses = 0;
+        } else if (++n->n_misses > TRIM_MISSES) {
+            n->n_to_trim = 0;
+        }
     }
+    LOCK_SCOPE(&n->lock);
+    cond_broadcast(&n->eased);
+}
+
+/* Whether so much is held that some has to go; how many bytes. */
+static uint64_t excess(void)
+{
+    uint64_t bytes = holdings_excess(), resident = holdings_resident_excess();
+    if (bytes == 0 && resident > 0) {
+        (void)malloc_trim(0);
+        resident = holdings_resident_excess();
+    }
+    return MAX(bytes, resident);
+}
+
+static void ease(struct notifier *n)
+{
+    struct mount *m = n->m;
+    uint64_t bytes = excess(), before = holdings_total();
+    if (bytes > 0 && m->kind->let_go)
+        m->kind->let_go(m, bytes);
+    if (!m->nodes)
+        return;
+    uint64_t gone = before - MIN(before, holdings_total()), count = node_table_count(m->nodes);
+    uint64_t for_memory = bytes > gone ? (bytes - gone) / NODE_BYTES : 0;
+    uint64_t for_count = count > MOUNT_NODES_MAX ? count - MOUNT_NODES_MAX : 0;
+    n->n_to_trim = MIN(MAX(for_memory, for_count), count);
+    n->n_misses = 0;
 }
 
 /* Takes what is to do; false: stop. */
-static bool take_work(struct notifier *n, struct name **ret_names, size_t *ret_n, bool *ret_trim)
+static bool take_work(struct notifier *n, struct name **ret_names, size_t *ret_n, bool *ret_ease)
 {
     LOCK_SCOPE(&n->lock);
-    if (!n->must_stop && n->n_queue == 0 && !n->must_trim)
-        (void)cond_wait_for(&n->woken, &n->lock, LOOK_EVERY_NS);
+    bool must_ease = n->must_ease;
+    if (!n->must_stop && n->n_queue == 0 && !n->must_ease && n->n_to_trim == 0)
+        must_ease = cond_wait_for(&n->woken, &n->lock, LOOK_EVERY_NS) < 0 || n->must_ease; /* now and then */
     *ret_names = TAKE_PTR(n->queue);
     *ret_n = n->n_queue;
-    *ret_trim = n->must_trim;
+    *ret_ease = must_ease;
     n->n_queue = n->queue_room = 0;
-    n->must_trim = false;
+    n->must_ease = false;
     return !n->must_stop;
 }
 
@@ -233,9 +288,9 @@ static void *notifier_main(void *arg)
     bool is_renewed = !mount_takes_over(m) || !m->kind->on_session; /* what it began may have failed */
     struct name *names;
     size_t n_names;
-    bool must_trim, go_on;
+    bool must_ease, go_on;
     do {
-        go_on = take_work(n, &names, &n_names, &must_trim);
+        go_on = take_work(n, &names, &n_names, &must_ease);
         for (size_t i = 0; i < n_names; i++) {
             if (go_on && names[i].text)
                 drop_name(m, names[i].parent_id, names[i].text, names[i].n);
@@ -244,8 +299,10 @@ static void *notifier_main(void *arg)
             name_fini(m, &names[i]);
         }
         free(names);
-        if (must_trim && go_on)
-            trim(m);
+        if (must_ease && go_on && n->n_to_trim == 0)
+            ease(n);
+        if (go_on)
+            trim(n);
         if (go_on && client_epoch(m->client) != epoch) {
             epoch = client_epoch(m->client);
             report(m);
@@ -266,6 +323,7 @@ void notifier_start(struct mount *m, uint64_t epoch)
     n->epoch = epoch;
     lock_init(&n->lock, LOCK_LEAF);
     cond_init(&n->woken);
+    cond_init(&n->eased);
     m->notifier = n; /* its first act may need it */
     if (pthread_create(&n->thread, NULL, notifier_main, n) != 0)
         abort();
@@ -276,6 +334,7 @@ void notifier_silence(struct notifier *n)
     LOCK_SCOPE(&n->lock);
     n->must_stop = true;
     cond_broadcast(&n->woken);
+    cond_broadcast(&n->eased);
     uint64_t until_ms = sys_mono_ms() + TELLING_NS / 1000000;
     while (n->is_telling && sys_mono_ms() < until_ms)
         (void)cond_wait_for(&n->woken, &n->lock, TELLING_NS / 10);
@@ -290,6 +349,7 @@ void notifier_stop(struct notifier *n)
         name_fini(n->m, &n->queue[i]);
     free(n->queue);
     cond_fini(&n->woken);
+    cond_fini(&n->eased);
     lock_fini(&n->lock);
     free(n);
 }
@@ -303,6 +363,7 @@ static void add_name(struct notifier *n, struct name x)
         if (!n->queue)
             abort();
     }
+    holdings_take(HOLDING_INODES, name_bytes(&x));
     n->queue[n->n_queue++] = x;
     cond_signal(&n->woken);
 }
@@ -339,9 +400,15 @@ void notifier_drop_attributes(struct notifier *n, uint64_t node_id)
 
 void notifier_poke(struct notifier *n)
 {
-    if (node_table_count(n->m->nodes) <= MOUNT_NODES_MAX)
+    bool has_many = n->m->nodes && node_table_count(n->m->nodes) > MOUNT_NODES_MAX;
+    if (!has_many && holdings_excess() == 0)
         return;
+    bool waits = holdings_is_over() && n->m->nodes;
+    if (waits)
+        queue_may_wait();
     LOCK_SCOPE(&n->lock);
-    n->must_trim = true;
+    n->must_ease = true;
     cond_signal(&n->woken);
+    if (waits && !n->must_stop)
+        (void)cond_wait_for(&n->eased, &n->lock, EASE_NS);
 }

@@ -27,5 +27,7 @@ void notifier_drop_node(struct notifier *n, struct node *x);
 void notifier_drop_believed_locked(struct notifier *n, struct node *x);
 /* The kernel shall ask for this inode's attributes again soon. Never blocks. */
 void notifier_drop_attributes(struct notifier *n, uint64_t node_id);
-/* The table of inodes has grown: trims it when above its limit. */
+/* Something has grown of which there may be only so much: lets go of it when above the limit. Waits for a
+ * moment when more is there than may be, which no request may do that is not answered: the kernel may hold a
+ * directory for it, whose names cannot be dropped then. */
 void notifier_poke(struct notifier *n);

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "mount/before.h"
+#include "mount/holdings.h"
 #include "net/posix_meta.h"
 
 #include <fcntl.h>
@@ -197,6 +198,7 @@ static struct staging *new_locked(struct mount *m, struct node *n)
     struct staging *s = calloc(1, sizeof(*s));
     if (!s)
         abort();
+    holdings_take(HOLDING_FILES, holdings_chunk(sizeof(*s)));
     s->node = n;
     n->refs++;
     atomic_init(&s->fd, -1);
@@ -228,6 +230,7 @@ static void end(struct mount *m, struct staging *s)
     macro_close(&s->target_fd);
     node_unref(m->nodes, s->node);
     free(s);
+    holdings_give(HOLDING_FILES, holdings_chunk(sizeof(*s)));
 }
 
 static bool is_below_locked(const struct node *n, const struct node *dir)

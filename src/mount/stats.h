@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/slice.h"
+#include "mount/holdings.h"
 
 /* X(name, parameters, arguments): the operations of struct fuse_lowlevel_ops that are counted. Each has a
  * request `req` and an inode `ino`. */
@@ -121,6 +122,10 @@ struct stats_report {
     char reason[ERR_TEXT_MAX]; /* why there is no passthrough, "" when there is */
     uint64_t up_ms;
     uint64_t open_files;
+    struct stats_memory {
+        uint64_t limit_bytes, resident_bytes; /* resident: as the kernel counts it; 0: not known */
+        uint64_t held_bytes[HOLDINGS_N];
+    } memory;
     uint64_t counters[STATS_N_COUNTERS];
     struct stats_latency {
         uint64_t count; /* that have ended */

@@ -172,6 +172,12 @@ static void flush_tree(struct mount *m, struct mount_flush_report *ret)
     (void)ret; /* nothing is pending here: bytes and names are in the node already */
 }
 
+static void let_go_tree(struct mount *m, uint64_t bytes)
+{
+    (void)bytes;
+    tree_known_forget(m->tree->known);
+}
+
 static void end_tree(struct mount *m)
 {
     tree_watch_end(m->tree->watch);
@@ -220,6 +226,7 @@ const struct mount_kind mount_tree = {
     .open_again = open_tree_again,
     .resume = resume_tree,
     .on_session = tree_files_renew,
+    .let_go = let_go_tree,
     .flush = flush_tree,
     .end = end_tree,
     .stop = stop_tree,

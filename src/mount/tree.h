@@ -196,7 +196,8 @@ struct tree_opened {
 };
 /* Opens an inode; flags WIRE_WRITE, WIRE_TRUNCATE. */
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e);
-/* -EMFILE when too many are open already. makes: something is made or emptied before its descriptor comes. */
+/* -EMFILE when too many are open already, -ENFILE without memory for one more. makes: something is made or
+ * emptied before its descriptor comes. */
 int tree_files_check_room(const struct mount *m, bool makes);
 /* The same for an inode that was just made, with what the node gave: takes the descriptor. */
 struct tree_made {

@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/lock.h"
 #include "base/sys.h"
+#include "mount/holdings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,7 @@ static uint64_t *slot_of(const struct place *p, uint64_t hash)
 static void drop_names_locked(struct tree_known *k, struct place *p)
 {
     k->n_names -= p->n_names;
+    holdings_give(HOLDING_NAMES, p->n_slots * sizeof(*p->names));
     free(p->names);
     p->names = NULL;
     p->n_names = p->n_slots = 0;
@@ -116,6 +118,7 @@ static void grow(struct place *p)
     p->names = calloc(p->n_slots, sizeof(*p->names));
     if (!p->names)
         abort();
+    holdings_take(HOLDING_NAMES, (p->n_slots - old.n_slots) * sizeof(*p->names));
     for (uint32_t i = 0; i < old.n_slots; i++)
         if (old.names[i] != 0)
             *slot_of(p, old.names[i]) = old.names[i];

@@ -55,3 +55,6 @@ bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash)
 void warm_forget_locked(struct warm *w, struct node *n, struct warm_trash **trash);
 
 void warm_empty(struct warm *w, struct warm_trash *trash);
+
+/* Memory is scarce: lets go of those that were used longest ago, so many bytes of them. */
+void warm_let_go(struct warm *w, uint64_t bytes);

@@ -108,7 +108,8 @@ struct stats_slow {
     uint64_t took_ns, ago_ns;
     uint64_t waited_ns;              /* of it, for answers of the node */
     uint32_t waited_op;              /* enum wire_op of the one that took longest; 0: for none */
-    char target[STATS_TARGET_BYTES]; /* the path below the mount, or "inode N" */
+    char target[STATS_TARGET_BYTES]; /* the path below the mount; of a scratch bucket as far as known, or
+                                        "inode N" */
 };
 
 /* What one mount says of itself. Strings end with NUL, cut where they are longer. */

@@ -120,6 +120,7 @@ static int open_tree(struct mount *m, struct err *e)
     tree_files_init(t);
     tree_habit_init(&t->habit);
     t->known = tree_known_new();
+    t->named = tree_named_new();
     m->tree = t;
     int r = find_root(m, e);
     facts->root = t->root;
@@ -138,6 +139,7 @@ static int open_tree_again(struct mount *m, struct err *e)
     tree_files_init(t);
     tree_habit_init(&t->habit);
     t->known = tree_known_new();
+    t->named = tree_named_new();
     m->tree = t;
     return 0;
 }
@@ -208,6 +210,7 @@ static void free_tree(struct mount *m)
     lock_fini(&m->tree->lock);
     tree_habit_fini(&m->tree->habit);
     tree_known_free(m->tree->known);
+    tree_named_free(m->tree->named);
     free(m->tree);
 }
 

@@ -11,6 +11,7 @@
 #include "mount/request.h"
 #include "mount/tree_habit.h"
 #include "mount/tree_known.h"
+#include "mount/tree_named.h"
 
 struct tree_waiters;
 struct tree_held;
@@ -120,6 +121,7 @@ struct tree {
     struct tree_closer *closer;
     struct tree_room_giver *room_giver;
     struct tree_known *known; /* to be used while tree_is_alone */
+    struct tree_named *named;
     struct tree_habit habit;
     _Atomic uint64_t rooms_lost; /* how often what was granted to all files may have been lost */
 };

@@ -91,6 +91,8 @@ static int fill_entries(struct filler *f, struct slice entries)
         name[x.name.n] = '\0';
         if (f->plus && x.has_inode)
             tree_file_note(f->m, &x.inode);
+        if (f->plus && x.has_inode)
+            tree_named_note(f->m->tree->named, x.ino, f->ino, x.name);
         if (!add(f, name, x.ino, x.mode & S_IFMT, x.has_inode ? &x.inode : NULL, x.cookie))
             return 0;
     }

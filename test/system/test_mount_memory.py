@@ -91,8 +91,8 @@ def test_inodes_go_before_the_limit_is_reached(node, new_mount, tmp_path):
 
 
 def test_listings_go_and_are_read_on(node, new_mount, tmp_path):
-    """Directories of which programs have read the first names, more than there is memory for their pages: all are read to their ends, each
-    name once. (Seen to fail where dirs_let_go does nothing, and where `let_go_locked` in mount/dir.c adds no beginning of a page.)"""
+    """Directories of which programs have read the first names, more than there is memory for their pages: all are read to their ends,
+    each name once. (Seen to fail where `let_go_locked` in mount/dir.c does nothing.)"""
     names = {f"{'n' * 200}{i:04}" for i in range(3000)}
     for name in names:
         (tmp_path / name).touch()

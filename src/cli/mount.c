@@ -178,6 +178,7 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
         .directory = argv[1],
         .data_dir = c->node.data,
         .socket_path = c->node.socket,
+        .endpoint = c->node.endpoint,
         .timeout_ms = c->node.timeout_ms,
         .attr_timeout_ms = c->attr_timeout_ms,
         .kept_files = c->kept_files,
@@ -189,9 +190,6 @@ static int make_options(struct mount_command *c, char **argv, struct mount_optio
         .uid = UINT32_MAX,
         .gid = UINT32_MAX,
     };
-    if (c->node.endpoint)
-        return err_set(e, ERR_BAD_OPTION,
-                       "--endpoint: a mount talks to the node of its own machine, give --data or --socket");
     if (o->profile == MOUNT_PROFILE_READ_ONLY && o->passthrough == MOUNT_PASSTHROUGH_ON)
         return err_set(
             e, ERR_BAD_OPTION,

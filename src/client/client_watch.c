@@ -92,6 +92,8 @@ static void begin(struct watcher *w)
     struct err ignored = {0}; /* tried again, and all works without */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     w->epoch = 0;
+    if (!client_passes_fds(w->c)) /* the pipe would stay at the node */
+        return;
     if (client_call_at(w->c, &w->epoch, WIRE_OP_WATCH, &req, &b, &rep, &ignored) < 0)
         return;
     w->handle = rep.handle;

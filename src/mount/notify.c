@@ -76,6 +76,9 @@ static void probe(struct mount *m)
         (void)snprintf(m->reason, sizeof(m->reason), "the read-only profile reads through the page cache");
     } else if (m->options->passthrough == MOUNT_PASSTHROUGH_OFF) {
         (void)snprintf(m->reason, sizeof(m->reason), "switched off");
+    } else if (!client_passes_fds(m->client)) {
+        (void)snprintf(m->reason, sizeof(m->reason), "the node at %s gives bytes and no files",
+                       client_address(m->client));
     } else if (!atomic_load(&m->is_offered)) {
         (void)snprintf(m->reason, sizeof(m->reason), "the kernel does not have it (Linux 6.9 and later do)");
     } else {

@@ -405,8 +405,8 @@ def test_what_was_slow_of_a_scratch_file(node, scratch, mount):
 
 
 def test_what_was_slow_is_told_by_its_path(node, scratch, mount):
-    """Of a scratch bucket too, after renames of the file and of its directory, and when the names came with a listing. (Seen to fail
-    without tree_named_path in mount/stats.c, without tree_named_moved in mount/tree_names.c, and without tree_named_note in
+    """Of a scratch bucket too, after renames of the file and of its directory, and when the names came with a listing. (Seen to
+    fail without tree_named_path in mount/stats.c, without tree_named_moved in mount/tree_names.c, and without tree_named_note in
     mount/tree_dir.c.)"""
     node.s3().put_object(Bucket=scratch, Key="listed/by s3", Body=b"x")
     path = mount(scratch).path

@@ -125,9 +125,9 @@ def test_files_of_a_new_directory_cost_one_request_each(node, mount):
 
 
 def test_a_name_that_was_taken_away_is_not_asked_for(node, mount):
-    """Files that are written under one name and renamed, as checkpoints are, or removed and made again: whether the name is free the node
-    is asked once, in a directory that the mount has not made, too. (Seen to fail without tree_known_end_moved and without
-    tree_known_end_gone in mount/tree_names.c, the second half.)"""
+    """Files that are written under one name and renamed, as checkpoints are, or removed and made again: whether the name is free
+    the node is asked once, in a directory that the mount has not made, too. (Seen to fail without tree_known_end_moved and
+    without tree_known_end_gone in mount/tree_names.c, the second half.)"""
     top = mount().path
     wait_for_belief(node, top)
 

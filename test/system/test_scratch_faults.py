@@ -641,7 +641,8 @@ def test_nobody_mounts_from_the_node_of_another(as_nobody, node):
 def mounted_with_keys(as_nobody, node, bucket, pattern, role="writer", socket_path=None, **options):
     """A mount as nobody, of a node of root, with the keys of a user."""
     wrapper, directory_of = as_nobody
-    made = json.loads(node.cli("user", "create", harness.random_name("u"), "--json", f"--role={role}", f"--buckets={pattern}").stdout)
+    flags = ["--json", f"--role={role}", f"--buckets={pattern}"]
+    made = json.loads(node.cli("user", "create", harness.random_name("u"), *flags).stdout)
     env = {**node.env, "FOREBAY_ACCESS_KEY": made["access_key"], "FOREBAY_SECRET_KEY": made["secret_key"]}
     node_of_keys = types.SimpleNamespace(binary=wrapper, socket_path=socket_path, env=env)
     options = options if socket_path else {"endpoint": node.wire_address, **options}
@@ -665,6 +666,11 @@ def descriptors_below(pid, directory):
             if os.readlink(fd).startswith(str(directory)):
                 found.append(os.readlink(fd))
     return found
+
+
+def start_as_nobody(code, *arguments):
+    return subprocess.Popen(["/usr/bin/python3", "-c", code, *map(str, arguments)], user=NOBODY, group=NOBODY, extra_groups=[],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 WORK_OF_NOBODY = """
@@ -699,10 +705,10 @@ print(hashlib.sha256(open("cold", "rb").read()).hexdigest())
 @NEEDS_MTAB
 @pytest.mark.parametrize("way", ["endpoint", "socket"])
 def test_a_user_with_keys_mounts_from_the_node_of_another(as_nobody, node, origin, way):
-    """Another uid than the node's mounts a bucket with an origin by fusermount3, with keys, over TCP or the Unix socket where that can be
-    reached: it reads, writes, syncs, renames and removes, is told that there is no passthrough, and its processes never have a file of
-    the node. What is written is in the origin. (Seen to fail where may_have_files, server/front_wire.c, is true of every Unix socket,
-    and where send_copy, mount/staging_publish.c, sends nothing.)"""
+    """Another uid than the node's mounts a bucket with an origin by fusermount3, with keys, over TCP or the Unix socket where
+    that can be reached: it reads, writes, syncs, renames and removes, is told that there is no passthrough, and its processes
+    never have a file of the node. What is written is in the origin. (Seen to fail where may_have_files, server/front_wire.c, is
+    true of every Unix socket, and where send_copy, mount/staging_publish.c, sends nothing.)"""
     name, body = node.new_bucket(origin), harness.random_bytes(3 * MIB, seed=1)
     origin.s3().put_object(Bucket=name, Key="cold", Body=body)
     changed = body[:2 * MIB] + b"changed" + body[2 * MIB + 7:]
@@ -717,10 +723,9 @@ def test_a_user_with_keys_mounts_from_the_node_of_another(as_nobody, node, origi
         assert "no passthrough: the node at" in one.log() and "gives bytes and no files" in one.log()
         [said] = json.loads(node.cli("status", "--json").stdout)["mounts"]
         assert said["passthrough"] is False and "gives bytes and no files" in said["reason"]
-        holder = subprocess.Popen(["/usr/bin/python3", "-c", "import sys; f = open(sys.argv[1], 'rb'); g = open(sys.argv[2], 'wb'); "
-                                   "f.read(1); g.write(b'1'); g.flush(); print(flush=True); sys.stdin.read()", str(one.path / "cold"),
-                                   str(one.path / "held")], user=NOBODY, group=NOBODY, extra_groups=[], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE)
+        code = "import sys; f = open(sys.argv[1], 'rb'); g = open(sys.argv[2], 'wb'); f.read(1); g.write(b'1'); g.flush(); " \
+               "print(flush=True); sys.stdin.read()"
+        holder = start_as_nobody(code, one.path / "cold", one.path / "held")
         try:
             assert holder.stdout.readline() == b"\n"
             for pid in (one.pid, one.serving()):
@@ -740,15 +745,15 @@ def test_a_user_with_keys_mounts_from_the_node_of_another(as_nobody, node, origi
 
 @NEEDS_MTAB
 def test_a_mount_with_keys_survives_kills(as_nobody, node, origin):
-    """What is being written through one goes on when the process that serves is killed, and when the node is, and is in the origin when
-    it was closed. (Seen to fail where send_piece, mount/staging_publish.c, keeps a handle of a session that is over.)"""
+    """What is being written through one goes on when the process that serves is killed, and when the node is, and is in the
+    origin when it was closed. (Seen to fail where send_piece, mount/staging_publish.c, keeps a handle of a session that is
+    over.)"""
     name, body = node.new_bucket(origin), harness.random_bytes(9 * MIB, seed=2)
     node.options["wire"] = node.wire_address  # the same after a restart
     writer = "import sys, os; f = open(sys.argv[1], 'wb', 0); b = sys.stdin.buffer\n" \
-             "for line in b:\n f.write(b.read(int(line))); os.fsync(f.fileno()) if f.tell() > 4 << 20 else None; print(f.tell(), flush=True)"
+             "for line in b:\n f.write(b.read(int(line)))\n if f.tell() > 4 << 20: os.fsync(f.fileno())\n print(f.tell(), flush=True)"
     with mounted_with_keys(as_nobody, node, name, name) as one:
-        process = subprocess.Popen(["/usr/bin/python3", "-c", writer, str(one.path / "f")], user=NOBODY, group=NOBODY, extra_groups=[],
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = start_as_nobody(writer, one.path / "f")
 
         def write(at, end):
             process.stdin.write(b"%d\n" % (end - at) + body[at:end])
@@ -772,8 +777,8 @@ def test_a_mount_with_keys_survives_kills(as_nobody, node, origin):
 
 @NEEDS_MTAB
 def test_rights_of_a_mount_with_keys(as_nobody, node, origin, scratch):
-    """Its role and its pattern are the node's to check: a reader writes nothing, another bucket and a scratch bucket are not mounted,
-    nor is anything with a wrong secret; each is told why."""
+    """Its role and its pattern are the node's to check: a reader writes nothing, another bucket and a scratch bucket are not
+    mounted, nor is anything with a wrong secret; each is told why."""
     wrapper, directory_of = as_nobody
     name, other = node.new_bucket(origin), node.new_bucket(origin)
     origin.s3().put_object(Bucket=name, Key="k", Body=b"there")
@@ -781,7 +786,8 @@ def test_rights_of_a_mount_with_keys(as_nobody, node, origin, scratch):
         code = """
 os.chdir(sys.argv[1])
 print(open("k", "rb").read())
-for do in (lambda: open("k", "r+b"), lambda: open("new", "wb"), lambda: os.unlink("k"), lambda: os.rename("k", "l"), lambda: os.mkdir("d")):
+for do in (lambda: open("k", "r+b"), lambda: open("new", "wb"), lambda: os.unlink("k"), lambda: os.rename("k", "l"),
+           lambda: os.mkdir("d")):
     try:
         do()
         print("done")
@@ -793,8 +799,8 @@ for do in (lambda: open("k", "r+b"), lambda: open("new", "wb"), lambda: os.unlin
         for bucket, secret, words in ((other, None, "may not read from bucket"), (scratch, None, "may not read from bucket"),
                                       (name, "wrong", "forebay user create")):
             at = directory_of("refused-")
-            done = subprocess.run([str(wrapper), "mount", "--endpoint", node.wire_address, bucket, str(at)], stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, timeout=200,
+            argv = [str(wrapper), "mount", "--endpoint", node.wire_address, bucket, str(at)]
+            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200,
                                   env={**env, **({"FOREBAY_SECRET_KEY": secret} if secret else {})})
             assert done.returncode == 1 and words in done.stderr and not mounted.is_mounted(at), done
     with mounted_with_keys(as_nobody, node, name, f"{name},{scratch}") as one:

@@ -668,6 +668,20 @@ def descriptors_below(pid, directory):
     return found
 
 
+def refused_mount(as_nobody, node, bucket, env):
+    """What is said of a mount that must not be had."""
+    wrapper, directory_of = as_nobody
+    at = directory_of("refused-")
+    try:
+        done = subprocess.run([str(wrapper), "mount", "--endpoint", node.wire_address, bucket, str(at)], env=env, text=True,
+                              timeout=200, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert done.returncode == 1 and not mounted.is_mounted(at), done
+        return done.stderr
+    finally:
+        if mounted.is_mounted(at):
+            subprocess.run(["umount", "-l", str(at)], check=False)
+
+
 def start_as_nobody(code, *arguments):
     return subprocess.Popen(["/usr/bin/python3", "-c", code, *map(str, arguments)], user=NOBODY, group=NOBODY, extra_groups=[],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -751,7 +765,8 @@ def test_a_mount_with_keys_survives_kills(as_nobody, node, origin):
     name, body = node.new_bucket(origin), harness.random_bytes(9 * MIB, seed=2)
     node.options["wire"] = node.wire_address  # the same after a restart
     writer = "import sys, os; f = open(sys.argv[1], 'wb', 0); b = sys.stdin.buffer\n" \
-             "for line in b:\n f.write(b.read(int(line)))\n if f.tell() > 4 << 20: os.fsync(f.fileno())\n print(f.tell(), flush=True)"
+             "for line in b:\n f.write(b.read(int(line)))\n if f.tell() > 4 << 20: os.fsync(f.fileno())\n" \
+             " print(f.tell(), flush=True)"
     with mounted_with_keys(as_nobody, node, name, name) as one:
         process = start_as_nobody(writer, one.path / "f")
 
@@ -779,7 +794,6 @@ def test_a_mount_with_keys_survives_kills(as_nobody, node, origin):
 def test_rights_of_a_mount_with_keys(as_nobody, node, origin, scratch):
     """Its role and its pattern are the node's to check: a reader writes nothing, another bucket and a scratch bucket are not
     mounted, nor is anything with a wrong secret; each is told why."""
-    wrapper, directory_of = as_nobody
     name, other = node.new_bucket(origin), node.new_bucket(origin)
     origin.s3().put_object(Bucket=name, Key="k", Body=b"there")
     with mounted_with_keys(as_nobody, node, name, name, role="reader") as one:
@@ -798,14 +812,9 @@ for do in (lambda: open("k", "r+b"), lambda: open("new", "wb"), lambda: os.unlin
         env = {**os.environ, **one.node.env}
         for bucket, secret, words in ((other, None, "may not read from bucket"), (scratch, None, "may not read from bucket"),
                                       (name, "wrong", "forebay user create")):
-            at = directory_of("refused-")
-            argv = [str(wrapper), "mount", "--endpoint", node.wire_address, bucket, str(at)]
-            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200,
-                                  env={**env, **({"FOREBAY_SECRET_KEY": secret} if secret else {})})
-            assert done.returncode == 1 and words in done.stderr and not mounted.is_mounted(at), done
+            said = refused_mount(as_nobody, node, bucket, {**env, **({"FOREBAY_SECRET_KEY": secret} if secret else {})})
+            assert words in said, said
     with mounted_with_keys(as_nobody, node, name, f"{name},{scratch}") as one:
-        at = directory_of("refused-")
-        done = subprocess.run([str(wrapper), "mount", "--endpoint", node.wire_address, scratch, str(at)], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=200, env={**os.environ, **one.node.env})
-        assert done.returncode == 1 and "a bucket without origin is mounted by root" in done.stderr, done
+        said = refused_mount(as_nobody, node, scratch, {**os.environ, **one.node.env})
+        assert "a bucket without origin is mounted by root" in said, said
     assert origin.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"there"

@@ -4,6 +4,8 @@
 #include "cli/mount_stats.h"
 
 #include "base/sys.h"
+#include "base/text.h"
+#include "mount/holdings.h"
 #include "mount/mount.h"
 #include "mount/mountinfo.h"
 
@@ -14,7 +16,7 @@ struct mount_command {
     struct command_node node;
     bool read_only, foreground, allow_other, stats, upgrade, json;
     int passthrough, profile;
-    uint64_t threads, attr_timeout_ms, kept_files;
+    uint64_t threads, attr_timeout_ms, kept_files, memory_bytes;
     char *uid, *gid, *umask, *log;
     struct option_list o;
 };
@@ -78,6 +80,14 @@ static const struct option rows[] = {
      .max = 60000,
      .arg = "N",
      .doc = "most files kept open after their last close, so that opening them again asks nobody; 0: none"},
+    {.name = "memory",
+     .type = OPTION_SIZE,
+     .offset = offsetof(struct mount_command, memory_bytes),
+     .def = "0",
+     .arg = "SIZE",
+     .doc =
+         "most memory of the mount's process, its threads' buffers included; 0: 512M, more where the threads "
+         "need more than half of that"},
     {.name = "log",
      .type = OPTION_STRING,
      .offset = offsetof(struct mount_command, log),
@@ -173,6 +183,17 @@ static int take_options(struct mount_command *c, const char ***list, size_t *ret
     return r;
 }
 
+static int choose_memory(const struct mount_command *c, struct mount_options *o, struct err *e)
+{
+    char given[TEXT_SIZE_MAX], least[TEXT_SIZE_MAX];
+    o->memory_bytes = c->memory_bytes > 0 ? c->memory_bytes : holdings_default(c->threads);
+    if (o->memory_bytes >= holdings_least(c->threads))
+        return 0;
+    return err_set(e, ERR_BAD_OPTION, "--memory %s: with --threads %llu at least %s are needed",
+                   text_size(c->memory_bytes, given), (unsigned long long)c->threads,
+                   text_size(holdings_least(c->threads), least));
+}
+
 static int make_options(const struct mount_command *c, char **argv, struct mount_options *o, struct err *e)
 {
     *o = (struct mount_options){
@@ -180,6 +201,7 @@ static int make_options(const struct mount_command *c, char **argv, struct mount
         .directory = argv[1],
         .data_dir = c->node.data,
         .socket_path = c->node.socket,
+        .endpoint = c->node.endpoint,
         .timeout_ms = c->node.timeout_ms,
         .attr_timeout_ms = c->attr_timeout_ms,
         .kept_files = c->kept_files,
@@ -191,9 +213,6 @@ static int make_options(const struct mount_command *c, char **argv, struct mount
         .uid = UINT32_MAX,
         .gid = UINT32_MAX,
     };
-    if (c->node.endpoint)
-        return err_set(e, ERR_BAD_OPTION,
-                       "--endpoint: a mount talks to the node of its own machine, give --data or --socket");
     if (o->profile == MOUNT_PROFILE_READ_ONLY && o->passthrough == MOUNT_PASSTHROUGH_ON)
         return err_set(
             e, ERR_BAD_OPTION,
@@ -205,6 +224,8 @@ static int make_options(const struct mount_command *c, char **argv, struct mount
         r = parse_number(c->gid, 10, "--gid", &o->gid, e);
     if (r == 0)
         r = parse_number(c->umask, 8, "--umask", &o->umask, e);
+    if (r == 0)
+        r = choose_memory(c, o, e);
     o->read_only = o->read_only || o->profile == MOUNT_PROFILE_READ_ONLY;
     return r;
 }

@@ -101,6 +101,25 @@ json_t *mount_stats_slow_json(const struct stats_slow *v, uint32_t n)
     return all;
 }
 
+static uint64_t held(const struct stats_report *r)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < HOLDINGS_N; i++)
+        bytes += r->memory.held_bytes[i];
+    return bytes;
+}
+
+static json_t *memory_json(const struct stats_report *r)
+{
+    json_t *parts = json_object();
+    for (size_t i = 0; i < HOLDINGS_N; i++)
+        (void)json_object_set_new(parts, holding_name((enum holding)i),
+                                  json_integer((json_int_t)r->memory.held_bytes[i]));
+    return json_pack("{s:I, s:I, s:I, s:o}", "limit_bytes", (json_int_t)r->memory.limit_bytes, "held_bytes",
+                     (json_int_t)held(r), "resident_bytes", (json_int_t)r->memory.resident_bytes, "parts",
+                     parts);
+}
+
 static void print_json(const struct stats_report *r)
 {
     json_t *o = json_pack(
@@ -116,6 +135,7 @@ static void print_json(const struct stats_report *r)
     (void)json_object_set_new(o, #name, json_integer((json_int_t)r->counters[STATS_##NAME]));
     STATS_COUNTERS(X)
 #undef X
+    (void)json_object_set_new(o, "memory", memory_json(r));
     (void)json_dumpf(o, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     (void)putchar('\n');
     json_decref(o);
@@ -180,6 +200,24 @@ static void print_shares(const struct stats_report *r)
     (void)printf("failed:  %" PRIu64 " operations\n", c[STATS_FAILURES]);
 }
 
+/* What takes a hundredth of all is told of. */
+static void print_memory(const struct stats_report *r)
+{
+    char text[TEXT_SIZE_MAX], of[TEXT_SIZE_MAX];
+    (void)printf("memory:  %s of %s", text_size(held(r), text), text_size(r->memory.limit_bytes, of));
+    if (r->memory.resident_bytes > 0)
+        (void)printf(", %s resident", text_size(r->memory.resident_bytes, text));
+    const char *between = ": ";
+    for (size_t i = 0; i < HOLDINGS_N; i++) {
+        if (r->memory.held_bytes[i] * 100 < held(r))
+            continue;
+        (void)printf("%s%s %s", between, holding_name((enum holding)i),
+                     text_size(r->memory.held_bytes[i], text));
+        between = ", ";
+    }
+    (void)putchar('\n');
+}
+
 /* before: the report of `seconds` ago, or NULL. */
 static void print_operations(const struct stats_report *r, const struct stats_report *before, double seconds)
 {
@@ -236,6 +274,7 @@ static void print_people(const struct stats_report *r, const struct stats_report
     double seconds = before && r->up_ms > before->up_ms ? (double)(r->up_ms - before->up_ms) / 1000.0 : 0;
     print_head(r);
     print_shares(r);
+    print_memory(r);
     print_operations(r, seconds > 0 ? before : NULL, seconds);
     print_now(r);
     (void)fflush(stdout);

@@ -283,6 +283,12 @@ void client_file_close_all(struct client_file *const *v, size_t n)
     }
 }
 
+size_t client_file_bytes(const struct client_file *f)
+{
+    return sizeof(*f) + sizeof(struct source) + f->bucket_n + f->key_n + strlen(f->etag) +
+           strlen(f->content_type) + strlen(f->meta);
+}
+
 const struct client_attr *client_file_attr(const struct client_file *f)
 {
     return &f->attr;

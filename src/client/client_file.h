@@ -48,6 +48,8 @@ bool client_file_is_complete(struct client_file *f);
 /* For how long after the open the node would have answered another one alike without asking the origin,
  * unless a WATCH says otherwise; UINT64_MAX for ever. */
 uint64_t client_file_valid_ms(const struct client_file *f);
+/* What it holds in memory. */
+size_t client_file_bytes(const struct client_file *f);
 /* The O_RDONLY descriptor, or -1; borrowed, and only until the file's first read or close, because a later
  * one may open it again. Only all bytes of a complete file are known to be there. The node keeps them in
  * place until client_file_close, or until it ends. */

@@ -48,6 +48,11 @@ void client_lister_free(struct client_lister *l)
     free(l);
 }
 
+size_t client_lister_bytes(const struct client_lister *l)
+{
+    return l ? sizeof(*l) + l->bucket_n + l->prefix_n + l->next_n + l->page.cap : 0;
+}
+
 static int next_page(struct client_lister *l, struct err *e)
 {
     struct wire_list_req req = {

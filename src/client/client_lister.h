@@ -17,5 +17,7 @@ struct client_lister_open {
 struct client_lister *client_lister_new(struct client *c, const struct client_lister_open *o);
 void client_lister_free(struct client_lister *l);
 DEFINE_CLEANUP(struct client_lister, client_lister_free)
+/* What it holds in memory. NULL accepted. */
+size_t client_lister_bytes(const struct client_lister *l);
 /* 1 and the next entry (its slices are valid until the next call), 0 at the end, or an error. */
 int client_lister_next(struct client_lister *l, struct wire_entry *ret, struct err *e);

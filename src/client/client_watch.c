@@ -95,6 +95,8 @@ static int ask(struct watcher *w, int *ret_fd)
     struct err ignored = {0}; /* tried again, and all works without */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     w->epoch = 0;
+    if (!client_passes_fds(w->c)) /* the pipe would stay at the node */
+        return -EOPNOTSUPP;
     int r = w->prefix
                 ? client_call_at(w->c, &w->epoch, WIRE_OP_WATCH_NAMES, &names_req, &b, &names_rep, &ignored)
                 : client_call_at(w->c, &w->epoch, WIRE_OP_WATCH, &req, &b, &rep, &ignored);

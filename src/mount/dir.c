@@ -7,18 +7,20 @@
  * entries).
  *
  * Invariants:
- *  1. Memory is one page and the list of its beginnings.
+ *  1. Memory is one page and the list of its beginnings. The page goes when memory is scarce and nobody reads
+ * the directory just then (dirs_let_go): where it was is a beginning, from which the listing goes on.
  *  2. An entry that did not fit into a reply is given again by the next one.
  *  3. In a process that took over, entries have the numbers that a new walk gives them: who was in the middle
  * of a directory that changed may miss some or meet them again.
- *  4. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes
- * entries are given without attributes, and count nothing.
+ *  4. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes,
+ * and above the mount's memory, entries are given without attributes, and count nothing.
  *
  * Failure modes: a listing that fails in the middle gives the entries before it and then its error.
  */
 #include "mount/mount_internal.h"
 
 #include "client/client_lister.h"
+#include "mount/holdings.h"
 #include "mount/request.h"
 
 #include <limits.h>
@@ -49,8 +51,10 @@ struct dir {
     struct dir *next, *previous; /* all of the mount; covered by the node table's lock */
     struct dir_open *open;
     struct node *node;
-    struct lock lock; /* covers the rest: programs may read one directory from several threads */
-    char *prefix;     /* of the listing, ends with '/' unless it is the whole bucket */
+    uint32_t n_readers; /* covered by the node table's lock, too: who has `lock`, or is about to take it */
+    size_t held_bytes;  /* of the page, as counted in holdings.h */
+    struct lock lock;   /* covers the rest: programs may read one directory from several threads */
+    char *prefix;       /* of the listing, ends with '/' unless it is the whole bucket */
     size_t prefix_n;
     int code;                     /* < 0: there is none, and what reading gives */
     struct client_lister *lister; /* NULL: at its beginning */
@@ -122,16 +126,21 @@ static void forget_starts(struct dir *d)
     d->n_starts = 0;
 }
 
-static void remember_start(struct dir *d)
+static void add_start(struct dir *d)
 {
-    if (d->since_start++ < PAGE_ENTRIES || (d->n_starts > 0 && d->starts[d->n_starts - 1].first >= d->at))
-        return;
-    d->since_start = 0;
     d->starts = realloc(d->starts, (d->n_starts + 1) * sizeof(d->starts[0]));
     if (!d->starts)
         abort();
     d->starts[d->n_starts++] =
         (struct page_start){.first = d->at, .after = slice_dup(slice_str(d->last_key ? d->last_key : ""))};
+}
+
+static void remember_start(struct dir *d)
+{
+    if (d->since_start++ < PAGE_ENTRIES || (d->n_starts > 0 && d->starts[d->n_starts - 1].first >= d->at))
+        return;
+    d->since_start = 0;
+    add_start(d);
 }
 
 /* Begins the listing behind a key; the entry then is number `at`. */
@@ -148,6 +157,9 @@ static void start_at(struct mount *m, struct dir *d, const char *after, uint64_t
     client_lister_free(d->lister);
     d->told = inval_serial(m->inval);
     d->lister = client_lister_new(m->client, &o);
+    char *last_key = slice_dup(o.after);
+    free(d->last_key);
+    d->last_key = last_key;
     d->at = at;
     d->since_start = 0;
     d->has_entry = d->ended = false;
@@ -168,6 +180,15 @@ static int peek(struct mount *m, struct dir *d, struct err *e)
         d->has_entry = name.n > 0 && !is_staged(m, d, name);
     }
     return d->has_entry;
+}
+
+/* What the page takes, counted anew. */
+static void count_page(struct dir *d)
+{
+    size_t bytes = client_lister_bytes(d->lister);
+    holdings_take(HOLDING_LISTINGS, bytes);
+    holdings_give(HOLDING_LISTINGS, d->held_bytes);
+    d->held_bytes = bytes;
 }
 
 static void advance(struct dir *d)
@@ -297,7 +318,8 @@ static bool add_listed(struct filler *f)
     struct dir *d = f->d;
     struct slice name = name_of_entry(d);
     _cleanup_free_ char *text = slice_dup(name);
-    if (!f->plus || f->m->posix || node_table_count(f->m->nodes) >= MOUNT_NODES_MAX)
+    bool has_room = node_table_count(f->m->nodes) < MOUNT_NODES_MAX && !holdings_is_over();
+    if (!f->plus || f->m->posix || !has_room)
         return add_plain(f, text, node_ino(f->ino, name), kind_of_entry(f->m, d, name), d->at + 1);
     struct node_attr a = mount_node_attr(f->m, &d->entry.attr, /* has_meta= */ false);
     struct node *n = node_look_up(f->m->nodes, d->node, name, &a);
@@ -357,6 +379,31 @@ static struct dir *dir_of(const struct fuse_file_info *fi)
     return CAST_MAGIC(dir, o->dir, DIR_MAGIC);
 }
 
+static void note_reader(struct mount *m, struct dir *d, uint32_t n)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    d->n_readers += n;
+}
+
+/* Who reads one next asks for its page again, from where it was. */
+static void let_go_locked(struct dir *d)
+{
+    if (!d->lister || d->n_readers > 0)
+        return;
+    if (d->n_starts == 0 || d->starts[d->n_starts - 1].first < d->at)
+        add_start(d);
+    client_lister_free(TAKE_PTR(d->lister));
+    d->has_entry = false;
+    count_page(d);
+}
+
+void dirs_let_go(struct mount *m)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (struct dir *d = m->dirs; d; d = d->next)
+        let_go_locked(d);
+}
+
 static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file_info *fi, bool plus)
 {
     struct err e = {0};
@@ -365,9 +412,12 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
     if (!f.p)
         abort();
     uint64_t serial = warm_serial(f.m->warm);
+    note_reader(f.m, f.d, 1);
     lock_take(&f.d->lock); /* held over the listing: the position is one per open directory */
     int r = f.d->code < 0 ? f.d->code : fill(&f, (uint64_t)offset, &e);
+    count_page(f.d);
     lock_drop(&f.d->lock);
+    note_reader(f.m, f.d, -1u);
     if (r < 0)
         mount_reply_error(req, "readdir", r, &e);
     else
@@ -405,7 +455,9 @@ static struct dir_open *dir_shut(struct mount *m, struct dir *d)
     lock_drop(node_table_lock(m->nodes));
     drop_staged(m, d);
     forget_starts(d);
-    client_lister_free(d->lister);
+    client_lister_free(TAKE_PTR(d->lister));
+    count_page(d);
+    holdings_give(HOLDING_DIRECTORIES, holdings_chunk(sizeof(*d)));
     node_unref(m->nodes, d->node);
     lock_fini(&d->lock);
     free(d->prefix);
@@ -432,6 +484,7 @@ static void dir_new(struct mount *m, struct node *n, struct dir_open *o)
     struct dir *d = calloc(1, sizeof(*d));
     if (!d)
         abort();
+    holdings_take(HOLDING_DIRECTORIES, holdings_chunk(sizeof(*d)));
     d->magic = DIR_MAGIC;
     d->open = o;
     d->node = n;
@@ -462,7 +515,8 @@ static struct dir_open *open_of_before(struct mount *m)
 static int open_dir(struct mount *m, fuse_ino_t ino, struct dir_open **ret)
 {
     struct node *n = node_get(m->nodes, ino);
-    struct dir_open *o = n && kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_DIRECTORY) : NULL;
+    bool has_room = kept_has_room(m->seat.kept) && holdings_may(sizeof(struct dir) + KEPT_CELL_BYTES);
+    struct dir_open *o = n && has_room ? kept_take(m->seat.kept, KEPT_DIRECTORY) : NULL;
     if (!o) {
         bool is_known = n != NULL;
         node_unref(m->nodes, n);

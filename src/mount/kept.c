@@ -8,6 +8,7 @@
 
 #include "base/lock.h"
 #include "base/sys.h"
+#include "mount/holdings.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -109,6 +110,7 @@ void kept_begin(struct kept *k)
     assert(k->magic == KEPT_MAGIC);
     LOCK_SCOPE(&k->lock);
     k->free_head = k->n_free = 0;
+    holdings_take(HOLDING_CELLS, atomic_load(&k->shared->used) * sizeof(struct cell));
     for (uint32_t i = 0; i < atomic_load(&k->shared->used); i++) {
         struct cell *c = &k->shared->cells[i];
         if (atomic_load(&c->kind) != KEPT_FREE)
@@ -155,9 +157,15 @@ bool kept_has_room(struct kept *k)
     return n_left(k) > HELD_BACK;
 }
 
+static bool has_free(struct kept *k)
+{
+    LOCK_SCOPE(&k->lock);
+    return k->n_free > 0;
+}
+
 bool kept_has_plenty(struct kept *k)
 {
-    return n_left(k) > PLENTY;
+    return n_left(k) > PLENTY && (has_free(k) || holdings_may(sizeof(struct cell)));
 }
 
 void *kept_take(struct kept *k, enum kept_kind kind)
@@ -172,6 +180,7 @@ void *kept_take(struct kept *k, enum kept_kind kind)
         k->n_free--;
     } else if (atomic_load(&s->used) < KEPT_CELLS_MAX) {
         c = &s->cells[atomic_fetch_add(&s->used, 1)];
+        holdings_take(HOLDING_CELLS, sizeof(*c)); /* for good: its page stays */
     } else {
         return NULL;
     }

@@ -83,7 +83,8 @@ struct kept_told *kept_told(struct kept *k);
 
 /* Whether some more cells can be taken; a few are held back. */
 bool kept_has_room(struct kept *k);
-/* The same for what can be done without: a quarter stays for what programs would be refused. */
+/* The same for what can be done without: a quarter stays for what programs would be refused, and memory that
+ * is not there is not taken for it. */
 bool kept_has_plenty(struct kept *k);
 /* Zeroed. NULL: all are in use. */
 void *kept_take(struct kept *k, enum kept_kind kind);

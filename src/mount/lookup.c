@@ -66,7 +66,6 @@ static int look_up(struct mount *m, struct node *parent, const char *name, struc
     if (r < 0)
         return r;
     *ret = node_look_up(m->nodes, parent, slice_str(name), &attr);
-    notifier_poke(m->notifier);
     return 0;
 }
 
@@ -92,6 +91,7 @@ void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
             node_forget(m->nodes, n->id, 1);
         mount_check_told(m, serial);
         node_unref(m->nodes, n);
+        notifier_poke(m->notifier);
     }
     inval_check(m->inval, told, parent, slice_str(name));
     node_unref(m->nodes, parent);

@@ -6,6 +6,7 @@
 #include "mount/mount_internal.h"
 
 #include "base/sys.h"
+#include "mount/holdings.h"
 #include "mount/queue.h"
 
 #include <sys/utsname.h>
@@ -129,6 +130,17 @@ static void listen_mirror(struct mount *m)
     inval_start(m->inval);
 }
 
+/* Of files kept open as much as they have a share in what can go: their inodes are in use until then. */
+static void let_go_mirror(struct mount *m, uint64_t bytes)
+{
+    uint64_t kept = holdings_of(HOLDING_KEPT_FILES), inodes = holdings_of(HOLDING_INODES);
+    uint64_t before = holdings_of(HOLDING_LISTINGS);
+    dirs_let_go(m);
+    uint64_t gone = before - MIN(before, holdings_of(HOLDING_LISTINGS));
+    if (kept > 0 && bytes > gone)
+        warm_let_go(m->warm, (uint64_t)((double)(bytes - gone) * (double)kept / (double)(kept + inodes)));
+}
+
 /* From here on the kernel is told of nothing any more. */
 static void end_mirror(struct mount *m)
 {
@@ -182,6 +194,7 @@ const struct mount_kind mount_mirror = {
     .open_again = open_mirror_again,
     .resume = mirror_resume,
     .resumed = mirror_resumed,
+    .let_go = let_go_mirror,
     .flush = flush_mirror,
     .end = end_mirror,
     .stop = stop_mirror,
@@ -197,6 +210,7 @@ const struct mount_kind mount_mirror_openless = {
     .open_again = open_mirror_again,
     .resume = mirror_resume,
     .resumed = mirror_resumed,
+    .let_go = let_go_mirror,
     .flush = flush_mirror,
     .end = end_mirror,
     .stop = stop_mirror,

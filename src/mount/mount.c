@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "mount/before.h"
+#include "mount/holdings.h"
 #include "mount/request.h"
 
 #include <fcntl.h>
@@ -102,6 +103,12 @@ static int open_bucket(struct mount *m, struct err *e)
     if (!has_origin && openless)
         return err_set(e, ERR_BAD_OPTION, "%s: the read-only profile is for buckets with an origin",
                        m->bucket);
+    if (!has_origin && !client_passes_fds(m->client))
+        return err_set(
+            e, -EACCES,
+            "%s: a bucket without origin is mounted by root or the user that runs the node, through its "
+            "Unix socket: its files are the node's own, and its permissions are checked by the mount",
+            m->bucket);
     enum mount_kind_id id = !has_origin ? MOUNT_TREE : openless ? MOUNT_MIRROR_OPENLESS : MOUNT_MIRROR;
     kept_facts(m->seat.kept)->kind = (uint8_t)id;
     m->kind = kinds[id];
@@ -123,12 +130,27 @@ static uint64_t number_change(uint32_t op)
     return number ? WIRE_NUMBERED | number : 0;
 }
 
+/* Who may not use the node's socket is told what else there is. */
+static int explain_refusal(int code, struct err *e)
+{
+    struct err was = *e;
+    if (code != -EACCES && code != ERR_UNAUTHENTICATED)
+        return code;
+    return err_set(
+        e, code,
+        "%s: root and the user that runs the node mount through its Unix socket without keys; others "
+        "mount buckets with an origin by --endpoint HOST:PORT, with FOREBAY_ACCESS_KEY and "
+        "FOREBAY_SECRET_KEY as forebay user create gives them",
+        was.text);
+}
+
 static int connect_node(struct mount *m, struct err *e)
 {
     const struct mount_options *o = m->options;
     struct client_options c = {
         .socket_path = o->socket_path,
         .data_dir = o->data_dir,
+        .endpoint = o->endpoint,
         .name = "mount",
         .via = WIRE_VIA_MOUNT,
         .timeout_ms = o->timeout_ms,
@@ -139,12 +161,7 @@ static int connect_node(struct mount *m, struct err *e)
         .family = &kept_facts(m->seat.kept)->id,
     };
     int r = client_new(&c, &m->client, e);
-    if (r < 0)
-        return r;
-    if (!client_passes_fds(m->client))
-        return err_set(e, ERR_BAD_OPTION, "%s: a mount needs the Unix socket of a node on this machine",
-                       client_address(m->client));
-    return 0;
+    return r < 0 ? explain_refusal(r, e) : 0;
 }
 
 int mount_probe_node(const struct mount *m, struct err *e)
@@ -152,6 +169,7 @@ int mount_probe_node(const struct mount *m, struct err *e)
     const struct mount_options *o = m->options;
     struct client_options c = {.socket_path = o->socket_path,
                                .data_dir = o->data_dir,
+                               .endpoint = o->endpoint,
                                .name = "mount",
                                .timeout_ms = o->timeout_ms / 2};
     struct client *probe;
@@ -457,6 +475,7 @@ int mount_run(const struct mount_options *given, const struct mount_callbacks *c
     int r = keeper_fork(given->timeout_ms, calls->keeping, calls->arg, &seat, e);
     if (r < 0)
         return r;
+    holdings_start(given->memory_bytes, given->threads);
     char *directory = kept_facts(seat.kept)->directory;
     if (seat.fuse_fd < 0)
         (void)snprintf(directory, KEPT_PATH_BYTES, "%s", given->directory);

@@ -13,13 +13,14 @@ enum mount_profile {
 enum mount_passthrough { MOUNT_PASSTHROUGH_AUTO, MOUNT_PASSTHROUGH_ON, MOUNT_PASSTHROUGH_OFF };
 
 struct mount_options {
-    const char *bucket;                 /* BUCKET or BUCKET/PREFIX */
-    const char *directory;              /* the mount point */
-    const char *data_dir, *socket_path; /* as in client.h */
-    uint64_t timeout_ms;                /* how long an operation waits for a node that does not answer */
-    uint64_t attr_timeout_ms;           /* how long the kernel may believe attributes and names */
+    const char *bucket;                            /* BUCKET or BUCKET/PREFIX */
+    const char *directory;                         /* the mount point */
+    const char *data_dir, *socket_path, *endpoint; /* as in client.h */
+    uint64_t timeout_ms;      /* how long an operation waits for a node that does not answer */
+    uint64_t attr_timeout_ms; /* how long the kernel may believe attributes and names */
     uint64_t threads;
-    uint64_t kept_files; /* most files kept open after their last close */
+    uint64_t kept_files;   /* most files kept open after their last close */
+    uint64_t memory_bytes; /* most memory of the process that serves; at least holdings_least (holdings.h) */
     enum mount_profile profile;
     enum mount_passthrough passthrough;
     bool read_only, allow_other;

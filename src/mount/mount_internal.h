@@ -75,6 +75,9 @@ struct mount_kind {
     /* On the notifier's thread: the client has a new session, the handles of the old one are gone. false: not
      * all could be done, as the node did not answer; called again a moment later. */
     bool (*on_session)(struct mount *m);
+    /* On the notifier's thread: memory is scarce, lets go of about so many bytes of what can be had again,
+     * but for inodes. */
+    void (*let_go)(struct mount *m, uint64_t bytes);
     /* Writes out what is pending, for `forebay umount`. */
     void (*flush)(struct mount *m, struct mount_flush_report *ret);
     void (*end)(struct mount *m);                /* may be NULL */
@@ -265,6 +268,8 @@ int handle_file(struct mount *m, struct handle *h, struct client_file **ret, str
 /* After the loop has ended: closes what the kernel did not release any more, publishing what was written. */
 void handle_close_all(struct mount *m);
 void dir_close_all(struct mount *m);
+/* Memory is scarce: the pages of listings that nobody reads just now are let go of. */
+void dirs_let_go(struct mount *m);
 
 /* ---- taking over from a process that was killed: takeover.c, and what it asks of others ---- */
 

@@ -14,6 +14,7 @@
 #include "mount/node.h"
 
 #include "base/hash.h"
+#include "mount/holdings.h"
 #include "mount/node_kept.h"
 #include "mount/request.h"
 
@@ -76,12 +77,29 @@ static void link_name(struct node_table *t, struct node *n)
     *at = n;
 }
 
+/* ---- memory ---- */
+
+/* Its name or its ETag is another one than when it was counted last. */
+static void count_again(struct node *n)
+{
+    size_t bytes = holdings_chunk(sizeof(*n)) + holdings_chunk(n->name_n + 1) + holdings_chunk(n->etag_n + 1);
+    holdings_take(HOLDING_INODES, bytes);
+    holdings_give(HOLDING_INODES, n->held_bytes);
+    n->held_bytes = (uint32_t)bytes;
+}
+
+static size_t table_bytes(const struct node_table *t)
+{
+    return t->n_places * (sizeof(t->by_id[0]) + sizeof(t->by_name[0]));
+}
+
 static void grow(struct node_table *t)
 {
     if (t->n_nodes < t->n_places)
         return;
     free(t->by_id);
     free(t->by_name);
+    holdings_take(HOLDING_INODES, table_bytes(t)); /* as much again */
     t->n_places *= 2;
     t->by_id = calloc(t->n_places, sizeof(t->by_id[0]));
     t->by_name = calloc(t->n_places, sizeof(t->by_name[0]));
@@ -220,6 +238,7 @@ static void remove_id(struct node_table *t, struct node *n)
 
 static void node_free(struct node *n)
 {
+    holdings_give(HOLDING_INODES, n->held_bytes);
     free(n->name);
     free(n->etag);
     n->magic = 0;
@@ -251,6 +270,7 @@ static void set_etag(struct node *n, struct slice etag)
     free(n->etag);
     n->etag = slice_dup(etag);
     n->etag_n = etag.n;
+    count_again(n);
 }
 
 static void set_attr_locked(struct node_table *t, struct node *n, const struct node_attr *a)
@@ -315,6 +335,7 @@ struct node_table *node_table_new(struct kept *k, bool keeps_all)
         abort();
     t->kept = k;
     t->keeps_all = k && keeps_all;
+    holdings_take(HOLDING_INODES, table_bytes(t));
     atomic_init(&t->own_next_id, NODE_ROOT_ID);
     t->next_id = &t->own_next_id;
     struct node_attr root = {.is_dir = true};
@@ -340,6 +361,7 @@ void node_table_free(struct node_table *t)
         node_free(n);
     }
     node_free(t->root);
+    holdings_give(HOLDING_INODES, table_bytes(t));
     free(t->by_id);
     free(t->by_name);
     lock_fini(&t->lock);
@@ -494,6 +516,7 @@ static void rename_locked(struct node_table *t, struct node *n, struct node *new
     free(n->name);
     n->name = slice_dup(new_name);
     n->name_n = new_name.n;
+    count_again(n);
     n->parent = new_parent;
     new_parent->refs++;
     n->ino = node_ino(new_parent->ino, new_name);
@@ -646,6 +669,7 @@ static void resume_node(struct node_table *t, struct node_kept *c)
     n->lookups = 1; /* FORGET gives back as many as the kernel has, and is believed */
     n->kept = c;
     n->n_keepers = n->is_dir || t->keeps_all;
+    count_again(n);
     t->n_nodes++;
     link_id(t, n);
     lru_add(t, n);
@@ -697,6 +721,7 @@ struct node *node_resume_lost(struct node_table *t, uint64_t id)
     n->etag = slice_dup(SLICE_LIT(""));
     n->is_unlinked = n->is_lost = true;
     n->lookups = n->refs = 1;
+    count_again(n);
     t->n_nodes++;
     link_id(t, n);
     lru_add(t, n);

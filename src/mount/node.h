@@ -62,6 +62,7 @@ struct node {
     struct node_kept *kept; /* for a process that takes over; NULL: it need not know this node */
     uint32_t n_keepers;     /* node_keep_locked */
     uint32_t recent;        /* one of them: its place among those looked up last, from 1; 0: none */
+    uint32_t held_bytes;    /* counted in holdings.h; 0: not yet */
 
     /* How it is open (open.c). Covered by the table's lock. */
     uint32_t n_passthrough;           /* opens with backing_id */

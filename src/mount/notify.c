@@ -4,15 +4,19 @@
  * Invariants:
  *  1. The mount is said to be ready when the kernel's INIT is over and it is known whether backing files can
  * be registered.
- *  2. Every name to be dropped is: the kernel may have been told to believe it for long. So many wait at most
+ *  2. Of inodes that were not looked up for long as many names are dropped as bring the count below
+ * MOUNT_NODES_MAX, and what is held (holdings.h) down to three quarters of the limit.
+ *  3. Every name to be dropped is: the kernel may have been told to believe it for long. So many wait at most
  * as there are nodes.
- *  3. Of names that shall be asked for again EXPIRING_MAX wait at most; above, every name is.
+ *  4. Of names that shall be asked for again EXPIRING_MAX wait at most; above, every name is.
  *
  * Failure modes: without the right to change the read-ahead of the mount, reads that are not passed through
  * come in pieces of 128 KiB; said in the log.
  */
+#include "mount/holdings.h"
 #include "mount/mount_internal.h"
 #include "mount/mountinfo.h"
+#include "mount/queue.h"
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -25,8 +29,11 @@
 #define QUEUE_MIN      64
 #define TRIM_AT_ONCE   256
 #define EXPIRING_MAX   8192
-#define LOOKED_BACK    16                  /* at names that wait, for the same one */
-#define RETURN_EVERY   65536               /* dropped inodes, until their freed memory is given back */
+#define LOOKED_BACK    16          /* at names that wait, for the same one */
+#define TRIM_MISSES    64          /* turns in which no inode was found that can go, until it is given up */
+#define NODE_BYTES     384         /* of an inode, about: what dropping its name brings */
+#define EASE_NS        50000000ull /* most time that who makes inodes waits for others to go */
+#define RETURN_EVERY   65536       /* dropped inodes, until their freed memory is given back */
 #define LOOK_EVERY_NS  (5 * 1000000000ull) /* whether the node was restarted and needs a new report */
 #define READ_AHEAD_KIB 1024
 #define TELLING_NS     (1000000000ull) /* that take longer wait for a program */
@@ -45,13 +52,14 @@ struct notifier {
     struct mount *m;
     uint64_t epoch; /* at the start: what the node was asked for since may be of another session already */
     pthread_t thread;
-    uint64_t n_trimmed; /* the thread's own */
-    struct lock lock;   /* covers what follows */
-    struct cond woken;
+    uint64_t n_trimmed, n_to_trim; /* the thread's own */
+    unsigned n_misses;             /* the same */
+    struct lock lock;              /* covers what follows */
+    struct cond woken, eased;
     struct name *queue;
     size_t n_queue, queue_room;
     size_t n_expiring; /* in the queue */
-    bool must_trim, must_expire_all, must_stop;
+    bool must_ease, must_expire_all, must_stop;
     bool is_telling; /* the kernel, by the descriptor that unmounting closes */
 };
 
@@ -75,6 +83,9 @@ static void probe(struct mount *m)
         (void)snprintf(m->reason, sizeof(m->reason), "the read-only profile reads through the page cache");
     } else if (m->options->passthrough == MOUNT_PASSTHROUGH_OFF) {
         (void)snprintf(m->reason, sizeof(m->reason), "switched off");
+    } else if (!client_passes_fds(m->client)) {
+        (void)snprintf(m->reason, sizeof(m->reason), "the node at %s gives bytes and no files",
+                       client_address(m->client));
     } else if (!atomic_load(&m->is_offered)) {
         (void)snprintf(m->reason, sizeof(m->reason), "the kernel does not have it (Linux 6.9 and later do)");
     } else {
@@ -238,8 +249,14 @@ static void tell(struct mount *m, const struct name *x)
         drop_attributes(m, x->parent_id);
 }
 
+static size_t name_bytes(const struct name *x)
+{
+    return sizeof(*x) + (x->text ? holdings_chunk(x->n + 1) : 0);
+}
+
 static void name_fini(struct mount *m, struct name *x)
 {
+    holdings_give(HOLDING_INODES, name_bytes(x));
     free(x->text);
     if (!x->node)
         return;
@@ -249,45 +266,87 @@ static void name_fini(struct mount *m, struct name *x)
     node_unref(m->nodes, x->node);
 }
 
-static void trim(struct mount *m)
+/* One inode that was not looked up for long. false: none was found. */
+static bool trim_one(struct mount *m)
 {
-    for (int i = 0; i < TRIM_AT_ONCE && node_table_count(m->nodes) > MOUNT_NODES_MAX; i++) {
-        struct node *n = node_table_oldest(m->nodes);
-        if (!n)
-            return;
-        lock_take(node_table_lock(m->nodes)); /* a rename frees the old name */
-        uint64_t parent_id = n->parent->id;
-        size_t name_n = n->name_n;
-        _cleanup_free_ char *name = slice_dup(slice_of(n->name, name_n));
-        lock_drop(node_table_lock(m->nodes));
-        drop_name(m, parent_id, name, name_n);
-        node_unref(m->nodes, n);
-        /* Threads allocate each for itself, and do not take what another one has freed. */
-        if (++m->notifier->n_trimmed % RETURN_EVERY == 0)
-            (void)malloc_trim(0);
+    struct node *n = node_table_oldest(m->nodes);
+    if (!n)
+        return false;
+    lock_take(node_table_lock(m->nodes)); /* a rename frees the old name */
+    uint64_t parent_id = n->parent->id;
+    size_t name_n = n->name_n;
+    _cleanup_free_ char *name = slice_dup(slice_of(n->name, name_n));
+    lock_drop(node_table_lock(m->nodes));
+    drop_name(m, parent_id, name, name_n);
+    node_unref(m->nodes, n);
+    /* Threads allocate each for itself, and do not take what another one has freed. */
+    if (++m->notifier->n_trimmed % RETURN_EVERY == 0)
+        (void)malloc_trim(0);
+    return true;
+}
+
+static void trim(struct notifier *n)
+{
+    for (int i = 0; i < TRIM_AT_ONCE && n->n_to_trim > 0; i++) {
+        if (trim_one(n->m)) {
+            n->n_to_trim--;
+            n->n_misses = 0;
+        } else if (++n->n_misses > TRIM_MISSES) {
+            n->n_to_trim = 0;
+        }
     }
+    LOCK_SCOPE(&n->lock);
+    cond_broadcast(&n->eased);
+}
+
+/* Whether so much is held that some has to go; how many bytes. */
+static uint64_t excess(void)
+{
+    uint64_t bytes = holdings_excess(), resident = holdings_resident_excess();
+    if (bytes == 0 && resident > 0) {
+        (void)malloc_trim(0);
+        resident = holdings_resident_excess();
+    }
+    return MAX(bytes, resident);
+}
+
+static void ease(struct notifier *n)
+{
+    struct mount *m = n->m;
+    uint64_t bytes = excess(), before = holdings_total();
+    if (bytes > 0 && m->kind->let_go)
+        m->kind->let_go(m, bytes);
+    if (!m->nodes)
+        return;
+    uint64_t gone = before - MIN(before, holdings_total()), count = node_table_count(m->nodes);
+    uint64_t for_memory = bytes > gone ? (bytes - gone) / NODE_BYTES : 0;
+    uint64_t for_count = count > MOUNT_NODES_MAX ? count - MOUNT_NODES_MAX : 0;
+    n->n_to_trim = MIN(MAX(for_memory, for_count), count);
+    n->n_misses = 0;
 }
 
 struct work {
     struct name *names;
     size_t n;
-    bool trims, expires_all;
+    bool eases, expires_all;
 };
 
 /* Takes what is to do; false: stop. */
 static bool take_work(struct notifier *n, struct work *ret)
 {
     LOCK_SCOPE(&n->lock);
-    if (!n->must_stop && n->n_queue == 0 && !n->must_trim && !n->must_expire_all)
-        (void)cond_wait_for(&n->woken, &n->lock, LOOK_EVERY_NS);
-    *ret = (struct work){TAKE_PTR(n->queue), n->n_queue, n->must_trim, n->must_expire_all};
+    bool must_ease = n->must_ease;
+    if (!n->must_stop && n->n_queue == 0 && !n->must_expire_all && !n->must_ease && n->n_to_trim == 0)
+        must_ease = cond_wait_for(&n->woken, &n->lock, LOOK_EVERY_NS) < 0 || n->must_ease; /* now and then */
+    *ret = (struct work){TAKE_PTR(n->queue), n->n_queue, must_ease, n->must_expire_all};
     n->n_queue = n->queue_room = n->n_expiring = 0;
-    n->must_trim = n->must_expire_all = false;
+    n->must_ease = n->must_expire_all = false;
     return !n->must_stop;
 }
 
-static void do_work(struct mount *m, struct work *w, bool is_over)
+static void do_work(struct notifier *n, struct work *w, bool is_over)
 {
+    struct mount *m = n->m;
     for (size_t i = 0; i < w->n; i++) {
         if (!is_over)
             tell(m, &w->names[i]);
@@ -296,8 +355,10 @@ static void do_work(struct mount *m, struct work *w, bool is_over)
     free(w->names);
     if (w->expires_all && !is_over)
         expire_all(m);
-    if (w->trims && !is_over)
-        trim(m);
+    if (w->eases && !is_over && n->n_to_trim == 0)
+        ease(n);
+    if (!is_over)
+        trim(n);
 }
 
 static void *notifier_main(void *arg)
@@ -324,7 +385,7 @@ static void *notifier_main(void *arg)
     bool go_on;
     do {
         go_on = take_work(n, &work);
-        do_work(m, &work, /* is_over= */ !go_on);
+        do_work(n, &work, /* is_over= */ !go_on);
         if (go_on && client_epoch(m->client) != epoch) {
             epoch = client_epoch(m->client);
             report(m);
@@ -345,6 +406,7 @@ void notifier_start(struct mount *m, uint64_t epoch)
     n->epoch = epoch;
     lock_init(&n->lock, LOCK_LEAF);
     cond_init(&n->woken);
+    cond_init(&n->eased);
     m->notifier = n; /* its first act may need it */
     if (pthread_create(&n->thread, NULL, notifier_main, n) != 0)
         abort();
@@ -355,6 +417,7 @@ void notifier_silence(struct notifier *n)
     LOCK_SCOPE(&n->lock);
     n->must_stop = true;
     cond_broadcast(&n->woken);
+    cond_broadcast(&n->eased);
     uint64_t until_ms = sys_mono_ms() + TELLING_NS / 1000000;
     while (n->is_telling && sys_mono_ms() < until_ms)
         (void)cond_wait_for(&n->woken, &n->lock, TELLING_NS / 10);
@@ -369,6 +432,7 @@ void notifier_stop(struct notifier *n)
         name_fini(n->m, &n->queue[i]);
     free(n->queue);
     cond_fini(&n->woken);
+    cond_fini(&n->eased);
     lock_fini(&n->lock);
     free(n);
 }
@@ -381,6 +445,7 @@ static void add_name_locked(struct notifier *n, struct name x)
         if (!n->queue)
             abort();
     }
+    holdings_take(HOLDING_INODES, name_bytes(&x));
     n->queue[n->n_queue++] = x;
     cond_signal(&n->woken);
 }
@@ -459,9 +524,15 @@ void notifier_drop_attributes(struct notifier *n, uint64_t node_id)
 
 void notifier_poke(struct notifier *n)
 {
-    if (node_table_count(n->m->nodes) <= MOUNT_NODES_MAX)
+    bool has_many = n->m->nodes && node_table_count(n->m->nodes) > MOUNT_NODES_MAX;
+    if (!has_many && holdings_excess() == 0)
         return;
+    bool waits = holdings_is_over() && n->m->nodes;
+    if (waits)
+        queue_may_wait();
     LOCK_SCOPE(&n->lock);
-    n->must_trim = true;
+    n->must_ease = true;
     cond_signal(&n->woken);
+    if (waits && !n->must_stop)
+        (void)cond_wait_for(&n->eased, &n->lock, EASE_NS);
 }

@@ -34,5 +34,7 @@ void notifier_expire_name(struct notifier *n, uint64_t parent_id, struct slice n
 void notifier_expire_all(struct notifier *n);
 /* The kernel shall ask for this inode's attributes again soon. Never blocks. */
 void notifier_drop_attributes(struct notifier *n, uint64_t node_id);
-/* The table of inodes has grown: trims it when above its limit. */
+/* Something has grown of which there may be only so much: lets go of it when above the limit. Waits for a
+ * moment when more is there than may be, which no request may do that is not answered: the kernel may hold a
+ * directory for it, whose names cannot be dropped then. */
 void notifier_poke(struct notifier *n);

@@ -41,6 +41,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/holdings.h"
 #include "mount/queue.h"
 #include "mount/request.h"
 
@@ -49,6 +50,8 @@
 #define HANDLE_MAGIC  0x6d68616eu
 #define SHUT_MAGIC    0x6d687368u /* of a handle whose RELEASE is not answered yet */
 #define BACKING_MAGIC 0x6d62616bu
+
+#define OPEN_BYTES 1024 /* of an open file: what stands behind its handle, or its share of that */
 
 static_assert(sizeof(struct handle) <= KEPT_CELL_BYTES, "fits into a cell");
 static_assert(sizeof(struct backing) <= KEPT_CELL_BYTES, "fits into a cell");
@@ -61,6 +64,7 @@ struct handle *handle_of(const struct fuse_file_info *fi)
 static void link_locked(struct mount *m, struct handle *h, struct node *n)
 {
     h->node = n;
+    holdings_take(HOLDING_FILES, OPEN_BYTES);
     node_keep_locked(m->nodes, n);
     h->previous = NULL;
     h->next = m->handles;
@@ -69,10 +73,11 @@ static void link_locked(struct mount *m, struct handle *h, struct node *n)
     m->handles = h;
 }
 
-/* NULL: too many are open. */
+/* NULL: too many are open, or there is no memory for one more. */
 static struct handle *handle_new(struct mount *m, struct node *n, bool is_writable)
 {
-    struct handle *h = kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_HANDLE) : NULL;
+    bool has_room = kept_has_room(m->seat.kept) && holdings_may(OPEN_BYTES + KEPT_CELL_BYTES);
+    struct handle *h = has_room ? kept_take(m->seat.kept, KEPT_HANDLE) : NULL;
     if (!h)
         return NULL;
     h->is_writable = is_writable;
@@ -316,6 +321,7 @@ static void handle_leave(struct mount *m, struct handle *h)
     if (h->next)
         h->next->previous = h->previous;
     node_unkeep_locked(m->nodes, n);
+    holdings_give(HOLDING_FILES, OPEN_BYTES);
     h->magic = SHUT_MAGIC;
     lock_drop(node_table_lock(m->nodes));
     node_unref(m->nodes, n);

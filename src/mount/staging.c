@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "mount/before.h"
+#include "mount/holdings.h"
 #include "net/posix_meta.h"
 
 #include <fcntl.h>
@@ -164,10 +165,24 @@ static int open_own(int *fd)
     return 0;
 }
 
+/* Where the node gives no files: one of our own, on a disk. */
+static int make_own(int *ret_fd, struct err *e)
+{
+    const char *given = getenv("TMPDIR"), *dir = given && given[0] ? given : "/var/tmp";
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_errno(e, -errno, "%s: a file for what is written (TMPDIR names another directory)", dir);
+    *ret_fd = fd;
+    return 0;
+}
+
 static int begin(struct mount *m, struct staging *s, enum staging_start start, struct err *e)
 {
     _cleanup_close_ int fd = -1;
-    int r = staging_target(m, s, &fd, e);
+    int r =
+        staging_target(m, s, &fd, e); /* also where it gives none: whether it may be written is known then */
+    if (r == 0 && fd < 0)
+        r = make_own(&fd, e);
     if (r == 0 && start == STAGING_COPY)
         r = copy_object(m, s, fd, e);
     if (r < 0) {
@@ -197,6 +212,7 @@ static struct staging *new_locked(struct mount *m, struct node *n)
     struct staging *s = calloc(1, sizeof(*s));
     if (!s)
         abort();
+    holdings_take(HOLDING_FILES, holdings_chunk(sizeof(*s)));
     s->node = n;
     n->refs++;
     atomic_init(&s->fd, -1);
@@ -228,6 +244,7 @@ static void end(struct mount *m, struct staging *s)
     macro_close(&s->target_fd);
     node_unref(m->nodes, s->node);
     free(s);
+    holdings_give(HOLDING_FILES, holdings_chunk(sizeof(*s)));
 }
 
 static bool is_below_locked(const struct node *n, const struct node *dir)

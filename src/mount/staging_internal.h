@@ -67,7 +67,8 @@ struct staging {
 /* What is kept is as the staging is now. While it is one's own (is_busy), or before others can know of it. */
 void staging_keep(struct mount *m, struct staging *s);
 
-/* Asks the node for a staging file for the node's present key. The descriptor is the caller's. */
+/* Asks the node for a staging file for the node's present key. The descriptor is the caller's; -1 where the
+ * node gives no files: the bytes are sent to it. */
 int staging_target(struct mount *m, struct staging *s, int *ret_fd, struct err *e);
 /* Drops the node's staging file, if it still has it. */
 void staging_drop_target(struct mount *m, struct staging *s);

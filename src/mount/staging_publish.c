@@ -54,7 +54,7 @@ int staging_target(struct mount *m, struct staging *s, int *ret_fd, struct err *
     s->epoch = epoch;
     s->has_handle = true;
     s->is_committed = false;
-    if (rep.fd < 0)
+    if (rep.fd < 0 && client_passes_fds(m->client))
         return err_set(e, ERR_PROTOCOL, "the node gave no staging file");
     *ret_fd = rep.fd;
     return 0;
@@ -90,6 +90,36 @@ static int copy_bytes(int from, int to, uint64_t size, struct err *e)
     return r < 0 ? err_errno(e, r, "copy of the staging file") : 0;
 }
 
+static int send_piece(struct mount *m, struct staging *s, struct slice data, uint64_t at, struct err *e)
+{
+    struct wire_put_write_req req = {.handle = s->handle, .offset = at, .data = data};
+    struct wire_put_write_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_call_at(m->client, &s->epoch, WIRE_OP_PUT_WRITE, &req, &b, &rep, e);
+    if (r < 0 && (r == -EBADF || s->epoch != client_epoch(m->client))) {
+        s->has_handle = false; /* the node was restarted, or the connection broke: all is sent again */
+        return -EBADF;
+    }
+    return r;
+}
+
+/* The same where the node gives no file. */
+static int send_copy(struct mount *m, struct staging *s, uint64_t size, struct err *e)
+{
+    _cleanup_free_ char *piece = malloc(COPY_BYTES);
+    if (!piece)
+        abort();
+    int r = 0;
+    for (uint64_t at = 0; r == 0 && at < size; at += COPY_BYTES) {
+        size_t n = MIN((uint64_t)COPY_BYTES, size - at);
+        r = sys_pread_all(staging_fd(s), piece, n, at);
+        if (r < 0)
+            return err_errno(e, r, "copy of the staging file");
+        r = send_piece(m, s, slice_of(piece, n), at, e);
+    }
+    return r;
+}
+
 /* What the disk did not take, as the kernel has told us now or before. */
 static int look_for_fault(struct staging *s, bool waits, struct err *e)
 {
@@ -116,8 +146,12 @@ static int prepare(struct mount *m, struct staging *s, uint64_t size, struct err
         macro_close(&s->target_fd);
         s->target_fd = fd;
     }
-    r = s->target_fd < 0 ? 0 : copy_bytes(staging_fd(s), s->target_fd, size, e);
-    return r == 0 && s->target_fd >= 0 ? look_for_fault(s, /* waits= */ true, e) : r;
+    bool is_sent = !client_passes_fds(m->client), is_copy = is_sent || s->target_fd >= 0;
+    if (is_sent)
+        r = send_copy(m, s, size, e);
+    else
+        r = is_copy ? copy_bytes(staging_fd(s), s->target_fd, size, e) : 0;
+    return r == 0 && is_copy ? look_for_fault(s, /* waits= */ true, e) : r;
 }
 
 /* Mode, owner and time as they are now: of the bytes that were seen. */
@@ -140,13 +174,17 @@ static int commit(struct mount *m, struct staging *s, uint64_t size, bool is_new
     bool has_meta = m->posix && is_new;
     if (has_meta && own_meta(m, s, &meta) < 0)
         return err_set(e, -EINVAL, "the file's time cannot be kept");
-    if (s->target_fd < 0 && atomic_load(&s->may_be_mapped))
+    bool is_sent = !client_passes_fds(m->client); /* whole each time, and nobody here has that file */
+    if (is_sent)
+        is_last = true;
+    else if (s->target_fd < 0 && atomic_load(&s->may_be_mapped))
         is_last = false; /* published, but the file stays ours and is dropped by staging_release */
     struct wire_put_commit_req req = {.handle = s->handle,
                                       .size = size,
                                       .meta = buf_view(&meta),
-                                      .flags = (is_last ? 0 : WIRE_KEEP) | (has_meta ? WIRE_META : 0) |
-                                               (atomic_load(&s->may_be_mapped) ? 0 : WIRE_UNMAPPED)};
+                                      .flags =
+                                          (is_last ? 0 : WIRE_KEEP) | (has_meta ? WIRE_META : 0) |
+                                          (!is_sent && atomic_load(&s->may_be_mapped) ? 0 : WIRE_UNMAPPED)};
     struct wire_put_commit_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_call_at(m->client, &s->epoch, WIRE_OP_PUT_COMMIT, &req, &b, &rep, e);
@@ -222,8 +260,9 @@ static int send_bytes(struct mount *m, struct staging *s, uint64_t size, bool is
     if (r < 0) { /* the node may have been told of a fault */
         struct err ignored = {0};
         (void)look_for_fault(s, /* waits= */ true, &ignored);
-        if (s->target_fd >=
-            0) /* of that file, and takes no other commit of it: the next try makes a new one */
+        if (s->target_fd >= 0 ||
+            !client_passes_fds(
+                m->client)) /* of that file, and takes no other commit of it: the next try makes a new one */
             staging_drop_target(m, s);
     }
     return r;

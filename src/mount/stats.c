@@ -165,7 +165,8 @@ static void name_target(struct mount *m, fuse_ino_t ino, struct slow *slow)
     char *ret = slow->target;
     if (!m->nodes) {
         slow->about = tree_ino(m, ino);
-        (void)snprintf(ret, STATS_TARGET_BYTES, "inode %llu", (unsigned long long)slow->about);
+        if (!tree_named_path(m->tree->named, m->tree->root, slow->about, ret, STATS_TARGET_BYTES))
+            (void)snprintf(ret, STATS_TARGET_BYTES, "inode %llu", (unsigned long long)slow->about);
         return;
     }
     _cleanup_buf_ struct buf path = BUF_INIT(MOUNT_KEY_MAX_BYTES);

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/slice.h"
+#include "mount/holdings.h"
 
 /* X(name, parameters, arguments): the operations of struct fuse_lowlevel_ops that are counted. Each has a
  * request `req` and an inode `ino`. */
@@ -107,7 +108,8 @@ struct stats_slow {
     uint64_t took_ns, ago_ns;
     uint64_t waited_ns;              /* of it, for answers of the node */
     uint32_t waited_op;              /* enum wire_op of the one that took longest; 0: for none */
-    char target[STATS_TARGET_BYTES]; /* the path below the mount, or "inode N" */
+    char target[STATS_TARGET_BYTES]; /* the path below the mount; of a scratch bucket as far as known, or
+                                        "inode N" */
 };
 
 /* What one mount says of itself. Strings end with NUL, cut where they are longer. */
@@ -121,6 +123,10 @@ struct stats_report {
     char reason[ERR_TEXT_MAX]; /* why there is no passthrough, "" when there is */
     uint64_t up_ms;
     uint64_t open_files;
+    struct stats_memory {
+        uint64_t limit_bytes, resident_bytes; /* resident: as the kernel counts it; 0: not known */
+        uint64_t held_bytes[HOLDINGS_N];
+    } memory;
     uint64_t counters[STATS_N_COUNTERS];
     struct stats_latency {
         uint64_t count; /* that have ended */

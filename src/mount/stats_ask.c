@@ -56,5 +56,9 @@ void stats_tell(struct mount *m, struct stats_report *ret)
     (void)snprintf(ret->node, sizeof(ret->node), "%s", client_address(m->client));
     (void)snprintf(ret->reason, sizeof(ret->reason), "%s", ret->is_passthrough ? "" : m->reason);
     ret->open_files = count_open(m);
+    ret->memory.limit_bytes = holdings_limit();
+    ret->memory.resident_bytes = holdings_resident();
+    for (size_t i = 0; i < HOLDINGS_N; i++)
+        ret->memory.held_bytes[i] = holdings_of((enum holding)i);
     stats_fill(m->stats, ret);
 }

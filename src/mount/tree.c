@@ -120,6 +120,7 @@ static int open_tree(struct mount *m, struct err *e)
     tree_files_init(t);
     tree_habit_init(&t->habit);
     t->known = tree_known_new();
+    t->named = tree_named_new();
     m->tree = t;
     int r = find_root(m, e);
     facts->root = t->root;
@@ -138,6 +139,7 @@ static int open_tree_again(struct mount *m, struct err *e)
     tree_files_init(t);
     tree_habit_init(&t->habit);
     t->known = tree_known_new();
+    t->named = tree_named_new();
     m->tree = t;
     return 0;
 }
@@ -172,6 +174,12 @@ static void flush_tree(struct mount *m, struct mount_flush_report *ret)
     (void)ret; /* nothing is pending here: bytes and names are in the node already */
 }
 
+static void let_go_tree(struct mount *m, uint64_t bytes)
+{
+    (void)bytes;
+    tree_known_forget(m->tree->known);
+}
+
 static void end_tree(struct mount *m)
 {
     tree_watch_end(m->tree->watch);
@@ -202,6 +210,7 @@ static void free_tree(struct mount *m)
     lock_fini(&m->tree->lock);
     tree_habit_fini(&m->tree->habit);
     tree_known_free(m->tree->known);
+    tree_named_free(m->tree->named);
     free(m->tree);
 }
 
@@ -220,6 +229,7 @@ const struct mount_kind mount_tree = {
     .open_again = open_tree_again,
     .resume = resume_tree,
     .on_session = tree_files_renew,
+    .let_go = let_go_tree,
     .flush = flush_tree,
     .end = end_tree,
     .stop = stop_tree,

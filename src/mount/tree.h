@@ -11,6 +11,7 @@
 #include "mount/request.h"
 #include "mount/tree_habit.h"
 #include "mount/tree_known.h"
+#include "mount/tree_named.h"
 
 struct tree_waiters;
 struct tree_held;
@@ -120,6 +121,7 @@ struct tree {
     struct tree_closer *closer;
     struct tree_room_giver *room_giver;
     struct tree_known *known; /* to be used while tree_is_alone */
+    struct tree_named *named;
     struct tree_habit habit;
     _Atomic uint64_t rooms_lost; /* how often what was granted to all files may have been lost */
 };
@@ -196,7 +198,8 @@ struct tree_opened {
 };
 /* Opens an inode; flags WIRE_WRITE, WIRE_TRUNCATE. */
 int tree_file_open(struct mount *m, uint64_t ino, uint32_t flags, struct tree_opened *ret, struct err *e);
-/* -EMFILE when too many are open already. makes: something is made or emptied before its descriptor comes. */
+/* -EMFILE when too many are open already, -ENFILE without memory for one more. makes: something is made or
+ * emptied before its descriptor comes. */
 int tree_files_check_room(const struct mount *m, bool makes);
 /* The same for an inode that was just made, with what the node gave: takes the descriptor. */
 struct tree_made {

@@ -9,6 +9,8 @@
  */
 #include "mount/tree.h"
 
+#include "mount/holdings.h"
+
 #define DIR_MAGIC         0x74646972u
 #define SHUT_MAGIC        0x74647368u /* its RELEASEDIR is not answered yet */
 #define COOKIE_DOT        1
@@ -89,6 +91,8 @@ static int fill_entries(struct filler *f, struct slice entries)
         name[x.name.n] = '\0';
         if (f->plus && x.has_inode)
             tree_file_note(f->m, &x.inode);
+        if (f->plus && x.has_inode)
+            tree_named_note(f->m->tree->named, x.ino, f->ino, x.name);
         if (!add(f, name, x.ino, x.mode & S_IFMT, x.has_inode ? &x.inode : NULL, x.cookie))
             return 0;
     }
@@ -214,7 +218,8 @@ static struct tree_dir *dir_of_before(struct mount *m)
 
 static struct tree_dir *dir_new(struct mount *m)
 {
-    struct tree_dir *d = kept_has_room(m->seat.kept) ? kept_take(m->seat.kept, KEPT_DIRECTORY) : NULL;
+    bool has_room = kept_has_room(m->seat.kept) && holdings_may(KEPT_CELL_BYTES);
+    struct tree_dir *d = has_room ? kept_take(m->seat.kept, KEPT_DIRECTORY) : NULL;
     if (!d)
         return NULL;
     d->unique = request_unique();
@@ -232,7 +237,7 @@ void tree_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (!d)
         d = dir_new(m);
     if (!d) {
-        (void)fuse_reply_err(req, EMFILE);
+        (void)fuse_reply_err(req, ENFILE);
         return;
     }
     fi->fh = (uintptr_t)d;

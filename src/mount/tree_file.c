@@ -38,11 +38,14 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/holdings.h"
 #include "mount/queue.h"
 
 #define FILE_MAGIC   0x7466696cu
 #define HANDLE_MAGIC 0x7468616eu
 #define SHUT_MAGIC   0x74687368u /* of a handle whose RELEASE is not answered yet */
+
+#define FILE_BYTES holdings_chunk(sizeof(struct tree_file))
 
 static_assert(sizeof(struct tree_handle) <= KEPT_CELL_BYTES, "fits into a cell");
 
@@ -89,6 +92,7 @@ static struct tree_file *file_get(struct mount *m, uint64_t ino)
         f = calloc(1, sizeof(*f));
         if (!f)
             abort();
+        holdings_take(HOLDING_FILES, FILE_BYTES);
         f->magic = FILE_MAGIC;
         f->ino = ino;
         f->read_fd = f->write_fd = -1;
@@ -129,6 +133,7 @@ void tree_file_unref(struct mount *m, struct tree_file *f)
     lock_fini(&f->order_lock);
     f->magic = 0;
     free(f);
+    holdings_give(HOLDING_FILES, FILE_BYTES);
 }
 
 void tree_file_note(struct mount *m, const struct wire_inode *x)
@@ -429,6 +434,8 @@ int tree_files_check_room(const struct mount *m, bool makes)
 {
     if (request_comes_again())
         return 0;
+    if (!holdings_may(FILE_BYTES + KEPT_CELL_BYTES))
+        return -ENFILE;
     return kept_has_room(m->seat.kept) && (!makes || has_descriptor(m)) ? 0 : -EMFILE;
 }
 

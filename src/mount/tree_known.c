@@ -5,8 +5,11 @@
  * longest ago. Names are kept as hashes in a set that only grows: a name that was removed, or whose hash is
  * another's, is asked for. When there are too many names, those of directories that were used longest ago go.
  *
+ * Single names that are absent have a place each, by both their hashes: here a false answer would hide a
+ * file, and one of 128 bits is not met.
+ *
  * Invariants:
- *  1. A name is in the set before the node is asked to make it.
+ *  1. A name is in the set, and not among the absent ones, before the node is asked to make it.
  *  2. Attributes are known only when no change was under way in the directory from before they were asked for
  * until they are noted. That is counted in lanes, by the directory's number, whether or not it has a place;
  * who shares a lane with another one is asked about more often. The serial of a lane counts what began, ended
@@ -18,6 +21,7 @@
 #include "base/hash.h"
 #include "base/lock.h"
 #include "base/sys.h"
+#include "mount/holdings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +30,7 @@
 #define SETS        256
 #define WAYS        8
 #define LANES       4096
+#define ABSENT      4096
 #define NAMES_MAX   262144
 #define ATTR_MS     60000 /* for how long attributes are known: as long as the kernel believes them */
 #define NAMES_FIRST 64    /* slots of a set at first; it is at most half full */
@@ -46,6 +51,11 @@ struct place {
     uint32_t n_names, n_slots;
 };
 
+/* A name that is not in a directory. */
+struct absent {
+    uint64_t dir, hash, second_hash; /* dir 0: none */
+};
+
 struct tree_known {
     struct lock lock; /* covers all */
     uint64_t generation;
@@ -54,6 +64,7 @@ struct tree_known {
     uint32_t n_names;   /* of all sets */
     struct lane lanes[LANES];
     struct place places[SETS * WAYS];
+    struct absent absent[ABSENT];
 };
 
 static struct lane *lane_of(struct tree_known *k, uint64_t dir)
@@ -103,6 +114,7 @@ static uint64_t *slot_of(const struct place *p, uint64_t hash)
 static void drop_names_locked(struct tree_known *k, struct place *p)
 {
     k->n_names -= p->n_names;
+    holdings_give(HOLDING_NAMES, p->n_slots * sizeof(*p->names));
     free(p->names);
     p->names = NULL;
     p->n_names = p->n_slots = 0;
@@ -116,6 +128,7 @@ static void grow(struct place *p)
     p->names = calloc(p->n_slots, sizeof(*p->names));
     if (!p->names)
         abort();
+    holdings_take(HOLDING_NAMES, (p->n_slots - old.n_slots) * sizeof(*p->names));
     for (uint32_t i = 0; i < old.n_slots; i++)
         if (old.names[i] != 0)
             *slot_of(p, old.names[i]) = old.names[i];
@@ -148,6 +161,37 @@ static void add_name_locked(struct tree_known *k, struct place *p, uint64_t hash
     k->n_names += *slot == 0;
     p->n_names += *slot == 0;
     *slot = hash;
+}
+
+/* ---- absent names ---- */
+
+static struct absent absent_of(uint64_t dir, struct slice name)
+{
+    return (struct absent){.dir = dir, .hash = hash_of(name), .second_hash = hash_placement(name)};
+}
+
+static struct absent *absent_place(struct tree_known *k, const struct absent *x)
+{
+    return &k->absent[hash_mix(x->dir, x->hash) % ABSENT];
+}
+
+static bool is_absent_locked(struct tree_known *k, const struct absent *x)
+{
+    const struct absent *at = absent_place(k, x);
+    return at->dir == x->dir && at->hash == x->hash && at->second_hash == x->second_hash;
+}
+
+static void note_absent_locked(struct tree_known *k, uint64_t dir, struct slice name)
+{
+    struct absent x = absent_of(dir, name);
+    *absent_place(k, &x) = x;
+}
+
+static void forget_absent_locked(struct tree_known *k, uint64_t dir, struct slice name)
+{
+    struct absent x = absent_of(dir, name);
+    if (is_absent_locked(k, &x))
+        absent_place(k, &x)->dir = 0;
 }
 
 /* ---- places ---- */
@@ -201,6 +245,7 @@ void tree_known_forget(struct tree_known *k)
     k->forgotten++;
     for (size_t i = 0; i < SETS * WAYS; i++)
         clear_locked(k, &k->places[i]);
+    memset(k->absent, 0, sizeof(k->absent));
 }
 
 /* ---- changes ---- */
@@ -215,6 +260,8 @@ void tree_known_begin(struct tree_known *k, uint64_t dir, struct slice name, str
     struct place *p = find_locked(k, dir);
     if (p && p->is_whole && name.n > 0)
         add_name_locked(k, p, hash_of(name));
+    if (name.n > 0)
+        forget_absent_locked(k, dir, name);
 }
 
 static bool has_attr_locked(const struct tree_known *k, const struct place *p)
@@ -222,22 +269,51 @@ static bool has_attr_locked(const struct tree_known *k, const struct place *p)
     return p->has_attr && p->attr_forgotten == k->forgotten;
 }
 
-void tree_known_end(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made)
+/* Whether nothing else changed in its lane since it began. */
+static bool end_locked(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made)
 {
-    if (c->dir == 0)
-        return;
-    LOCK_SCOPE(&k->lock);
     struct lane *l = lane_of(k, c->dir);
     bool alone = --l->n_changing == 0 && serial_of(k, l) == c->serial;
     l->serial++;
     struct place *p = find_locked(k, c->dir);
     if (!p)
-        return;
+        return alone;
     p->has_attr = has_attr_locked(k, p) && made && alone;
-    if (!p->has_attr)
+    if (p->has_attr) {
+        p->attr.mtime_ns = p->attr.ctime_ns = made->birth_ns;
+        p->attr.links += S_ISDIR(made->mode);
+    }
+    return alone;
+}
+
+void tree_known_end(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made)
+{
+    if (c->dir == 0)
         return;
-    p->attr.mtime_ns = p->attr.ctime_ns = made->birth_ns;
-    p->attr.links += S_ISDIR(made->mode);
+    LOCK_SCOPE(&k->lock);
+    (void)end_locked(k, c, made);
+}
+
+void tree_known_end_gone(struct tree_known *k, const struct tree_change *c, struct slice name)
+{
+    LOCK_SCOPE(&k->lock);
+    if (end_locked(k, c, /* made= */ NULL))
+        note_absent_locked(k, c->dir, name);
+}
+
+void tree_known_end_moved(struct tree_known *k, const struct tree_change *from, struct slice name,
+                          const struct tree_change *to)
+{
+    LOCK_SCOPE(&k->lock);
+    const struct lane *l = lane_of(k, from->dir);
+    /* In one lane the second began within the first. */
+    bool is_one_lane = l == lane_of(k, to->dir);
+    bool alone =
+        is_one_lane && l->n_changing == 2 && to->serial == from->serial + 1 && serial_of(k, l) == to->serial;
+    (void)end_locked(k, to, /* made= */ NULL);
+    alone = end_locked(k, from, /* made= */ NULL) || alone;
+    if (alone)
+        note_absent_locked(k, from->dir, name);
 }
 
 void tree_known_forget_attrs(struct tree_known *k)
@@ -272,6 +348,14 @@ void tree_known_note(struct tree_known *k, const struct wire_inode *x, uint64_t 
         set_attr_locked(k, take_place_locked(k, x->ino), x);
 }
 
+void tree_known_note_absent(struct tree_known *k, uint64_t dir, struct slice name, uint64_t serial)
+{
+    LOCK_SCOPE(&k->lock);
+    const struct lane *l = lane_of(k, dir);
+    if (serial_of(k, l) == serial && l->n_changing == 0)
+        note_absent_locked(k, dir, name);
+}
+
 void tree_known_made(struct tree_known *k, const struct wire_inode *x, uint64_t serial)
 {
     LOCK_SCOPE(&k->lock);
@@ -302,7 +386,10 @@ bool tree_known_attr(struct tree_known *k, uint64_t dir, struct wire_inode *ret,
 bool tree_known_lacks(struct tree_known *k, uint64_t dir, struct slice name)
 {
     LOCK_SCOPE(&k->lock);
+    const struct absent x = absent_of(dir, name);
     const struct place *p = find_locked(k, dir);
+    if (is_absent_locked(k, &x))
+        return true;
     if (!p || !p->is_whole)
         return false;
     return p->n_names == 0 || *slot_of(p, hash_of(name)) == 0;

@@ -1,6 +1,7 @@
 /*
  * What a mount of a scratch bucket knows of directories without asking the node: the attributes of some, and
- * which names are surely not in those that it made itself. Creating files in a new directory (unpacking,
+ * which names are surely not in those that it made itself, and which single names are not in others, because
+ * the node said so or they were removed here. Creating files in a new directory (unpacking,
  * cloning, checkpoints) would otherwise ask twice for each: whether the name is there already, and for the
  * directory's attributes, which the kernel forgets at each change.
  *
@@ -38,6 +39,12 @@ void tree_known_begin(struct tree_known *k, uint64_t dir, struct slice name, str
 /* The node has answered. made: the inode that it made there, of which the directory's times are those of its
  * birth; NULL: nothing is known of what became of the directory. */
 void tree_known_end(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made);
+/* The same for a change that was made and took `name` away: nobody made it anew meanwhile, or it is asked
+ * for. */
+void tree_known_end_gone(struct tree_known *k, const struct tree_change *c, struct slice name);
+/* The same for both directories of a rename that took `name` out of the first. They may be one. */
+void tree_known_end_moved(struct tree_known *k, const struct tree_change *from, struct slice name,
+                          const struct tree_change *to);
 /* Directories changed that have no name here: a rename, which changes the one that moves, too. Before and
  * after the node is asked. */
 void tree_known_forget_attrs(struct tree_known *k);
@@ -48,6 +55,8 @@ void tree_known_forget_attrs(struct tree_known *k);
 uint64_t tree_known_serial(struct tree_known *k, uint64_t dir);
 /* Attributes of a directory that were asked for at that serial; left out when it was changed meanwhile. */
 void tree_known_note(struct tree_known *k, const struct wire_inode *x, uint64_t serial);
+/* There was no such name, as asked for at that serial; left out when the directory was changed meanwhile. */
+void tree_known_note_absent(struct tree_known *k, uint64_t dir, struct slice name, uint64_t serial);
 /* This mount made the directory just now, asked for at the serial of its number 0: there is nothing in it. */
 void tree_known_made(struct tree_known *k, const struct wire_inode *x, uint64_t serial);
 

@@ -31,6 +31,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/holdings.h"
 #include "mount/queue.h"
 
 #include <fcntl.h>
@@ -54,6 +55,8 @@ struct waiter {
     bool is_ready;     /* libfuse knows whom to tell of an interrupt: from here on it may be answered */
     bool is_interrupted, is_looked_at;
 };
+
+#define WAITER_BYTES holdings_chunk(sizeof(struct waiter))
 
 struct tree_waiters {
     struct mount *m;
@@ -131,7 +134,7 @@ static bool is_refused_here(struct tree_waiters *w, const struct tree_file *f, c
 /* Whether there is room to remember it. Giving back needs some only in the middle of what is held. */
 static bool has_room(struct mount *m, const struct tree_file *f, const struct tree_held *x)
 {
-    if (kept_has_room(m->seat.kept))
+    if (kept_has_room(m->seat.kept) && holdings_may(KEPT_CELL_BYTES))
         return true;
     LOCK_SCOPE(&m->tree->waiters->lock);
     return x->type == WIRE_LOCK_NONE && !tree_held_splits(f->locks, x);
@@ -247,6 +250,7 @@ static void answer(struct mount *m, struct waiter *x, int r, const struct wire_t
         tree_reply(x->req, "lock", r, e);
     tree_file_unref(m, x->file);
     free(x);
+    holdings_give(HOLDING_LOCKS, WAITER_BYTES);
 }
 
 /* Takes all that wait off the list; they are put back by try_all. */
@@ -367,20 +371,25 @@ static bool enlist(struct tree_waiters *w, struct waiter *x)
     return true;
 }
 
-/* until_ms 0: for as long as it takes; -EDEADLK when it would take for ever. */
+/* until_ms 0: for as long as it takes; -EDEADLK when it would take for ever. -ENOLCK: no memory to wait in.
+ */
 static int wait_for(fuse_req_t req, struct tree_file *f, const struct tree_held *wanted, uint64_t until_ms,
                     bool is_test)
 {
     struct mount *m = mount_of(req);
     struct tree_waiters *w = m->tree->waiters;
+    if (!holdings_may(WAITER_BYTES))
+        return -ENOLCK;
     struct waiter *x = calloc(1, sizeof(*x));
     if (!x)
         abort();
+    holdings_take(HOLDING_LOCKS, WAITER_BYTES);
     *x = (struct waiter){
         .req = req, .file = tree_file_ref(m, f), .wanted = *wanted, .until_ms = until_ms, .is_test = is_test};
     if (!enlist(w, x)) {
         tree_file_unref(m, f);
         free(x);
+        holdings_give(HOLDING_LOCKS, WAITER_BYTES);
         return -EDEADLK;
     }
     /* Calls back at once when the request was interrupted already. */

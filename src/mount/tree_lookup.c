@@ -48,13 +48,18 @@ void tree_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         reply_absent(req);
         return;
     }
+    uint64_t serial = tree_known_serial(m->tree->known, q.parent);
     int r = client_tree_lookup(m->client, &q, &b, &rep, &e);
-    if (r == 0)
+    if (r == -ENOENT && tree_is_alone(m))
+        tree_known_note_absent(m->tree->known, q.parent, q.name, serial);
+    if (r == 0) {
+        tree_named_note(m->tree->named, rep.inode.ino, q.parent, q.name);
         tree_reply_entry(req, &rep.inode);
-    else if (r == -ENOENT)
+    } else if (r == -ENOENT) {
         reply_absent(req);
-    else
+    } else {
         mount_reply_error(req, "lookup", r, &e);
+    }
 }
 
 void tree_op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)

@@ -35,6 +35,7 @@ static void make(fuse_req_t req, const char *what, fuse_ino_t parent, const char
         mount_reply_error(req, what, r, &e);
         return;
     }
+    tree_named_note(m->tree->named, rep.inode.ino, q.parent, q.name);
     if (S_ISDIR(mode) && is_alone && is_new)
         tree_known_made(known, &rep.inode, serial);
     tree_reply_entry(req, &rep.inode);
@@ -72,10 +73,12 @@ void tree_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const c
     tree_known_begin(m->tree->known, q.parent, q.name, &change);
     int r = client_tree_link(m->client, &q, &b, &rep, &e);
     tree_known_end(m->tree->known, &change, /* made= */ NULL);
-    if (r < 0)
+    if (r < 0) {
         mount_reply_error(req, "link", r, &e);
-    else
-        tree_reply_entry(req, &rep.inode);
+        return;
+    }
+    tree_named_note(m->tree->named, rep.inode.ino, q.parent, q.name);
+    tree_reply_entry(req, &rep.inode);
 }
 
 void tree_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -91,7 +94,12 @@ void tree_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct tree_change change;
     tree_known_begin(m->tree->known, q.parent, SLICE_NULL, &change);
     int r = client_tree_unlink(m->client, &q, &b, &rep, &e);
-    tree_known_end(m->tree->known, &change, /* made= */ NULL);
+    if (r == 0 && !request_comes_again()) /* else removed by a process before, and perhaps made since */
+        tree_known_end_gone(m->tree->known, &change, q.name);
+    else
+        tree_known_end(m->tree->known, &change, /* made= */ NULL);
+    if (r == 0)
+        tree_named_gone(m->tree->named, q.parent, q.name);
     tree_reply(req, "unlink", r, &e);
 }
 
@@ -108,6 +116,8 @@ void tree_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     tree_known_forget_attrs(m->tree->known); /* also of the one that goes */
     int r = client_tree_rmdir(m->client, &q, &b, &rep, &e);
     tree_known_forget_attrs(m->tree->known);
+    if (r == 0)
+        tree_named_gone(m->tree->named, q.parent, q.name);
     tree_reply(req, "rmdir", r, &e);
 }
 
@@ -137,8 +147,15 @@ void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_in
     tree_known_begin(m->tree->known, q.parent, q.name, &from);
     tree_known_begin(m->tree->known, q.to_parent, q.to_name, &to);
     int r = client_tree_rename(m->client, &q, &b, &rep, &e);
-    tree_known_end(m->tree->known, &to, /* made= */ NULL);
-    tree_known_end(m->tree->known, &from, /* made= */ NULL);
+    if (r == 0 && !(flags & RENAME_EXCHANGE) && !request_comes_again()) {
+        tree_known_end_moved(m->tree->known, &from, q.name, &to);
+    } else {
+        tree_known_end(m->tree->known, &to, /* made= */ NULL);
+        tree_known_end(m->tree->known, &from, /* made= */ NULL);
+    }
     tree_known_forget_attrs(m->tree->known);
+    if (r == 0)
+        tree_named_moved(m->tree->named, q.parent, q.name, q.to_parent, q.to_name,
+                         /* exchange= */ (flags & RENAME_EXCHANGE) != 0);
     tree_reply(req, "rename", r, &e);
 }

@@ -91,6 +91,8 @@ static int make(fuse_req_t req, struct slice name, struct wire_tree_create_req *
     bool is_new = r == 0 && !request_comes_again(); /* else made, and perhaps noted, before */
     tree_known_end(m->tree->known, &change, is_new ? &rep->inode : NULL);
     made->grant.handle = rep->handle;
+    if (r == 0 && name.n > 0)
+        tree_named_note(m->tree->named, rep->inode.ino, q->parent, name);
     return r == -EEXIST && !(fi->flags & O_EXCL) ? -ESTALE : r;
 }
 

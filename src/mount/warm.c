@@ -20,6 +20,7 @@
 
 #include "base/sys.h"
 #include "client/client_watch.h"
+#include "mount/holdings.h"
 #include "mount/mount_internal.h"
 
 #define PLACES       4096 /* of the table of hashes; a power of two */
@@ -34,6 +35,7 @@ struct warm_file {
     bool is_kept;               /* else the node is open */
     bool is_stale;              /* not to be kept */
     bool has_fd;                /* while it is kept */
+    size_t held_bytes;          /* with the node's backing file, as counted in holdings.h */
     struct warm_file *in_place; /* of the table of hashes */
     struct warm_file *older, *newer;
     struct client_file *file; /* in the trash only */
@@ -149,6 +151,7 @@ void warm_empty(struct warm *w, struct warm_trash *trash)
         client_file_close(f->file);
         if (f->drops_node)
             node_unref(w->m->nodes, f->node);
+        holdings_give(HOLDING_KEPT_FILES, f->held_bytes);
         free(f);
         f = next;
     }
@@ -170,6 +173,8 @@ void warm_track_locked(struct warm *w, struct node *n, uint64_t key_hash, uint64
     if (!f)
         abort();
     f->node = n;
+    f->held_bytes = holdings_chunk(sizeof(*f)) + holdings_chunk(client_file_bytes(n->backing_file));
+    holdings_take(HOLDING_KEPT_FILES, f->held_bytes);
     f->key_hash = key_hash;
     f->valid_until_ms = sys_mono_ms() + MIN(valid_ms, VALID_MS_MAX);
     f->in_place = *place_of(w, key_hash);
@@ -269,6 +274,16 @@ static void forget_all(struct warm *w)
     for (size_t i = 0; i < PLACES; i++)
         for (struct warm_file *f = w->places[i]; f; f = f->in_place)
             distrust_locked(w, f);
+    lock_drop(node_table_lock(w->m->nodes));
+    warm_empty(w, trash);
+}
+
+void warm_let_go(struct warm *w, uint64_t bytes)
+{
+    struct warm_trash *trash = NULL;
+    lock_take(node_table_lock(w->m->nodes));
+    for (struct warm_file *f; bytes > 0 && (f = w->oldest); forget_locked(w, f, &trash))
+        bytes -= MIN(bytes, (uint64_t)f->held_bytes);
     lock_drop(node_table_lock(w->m->nodes));
     warm_empty(w, trash);
 }

@@ -58,3 +58,6 @@ void warm_forget_locked(struct warm *w, struct node *n, struct warm_trash **tras
 void warm_forget_key(struct warm *w, uint64_t hash);
 
 void warm_empty(struct warm *w, struct warm_trash *trash);
+
+/* Memory is scarce: lets go of those that were used longest ago, so many bytes of them. */
+void warm_let_go(struct warm *w, uint64_t bytes);

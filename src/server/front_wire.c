@@ -10,7 +10,7 @@
  * Who may do what: on the Unix socket root and the node's own uid are trusted; everyone else, and every TCP
  * peer, proves that it knows the secret of the node's or a user's access key by HMAC-SHA256(secret, nonce +
  * session) with a nonce of this connection. A user's session may do what the user may (object/access.c), and
- * is not joined by anybody else.
+ * is not joined by anybody else. Descriptors are given to trusted peers only.
  *
  * Failure modes: a frame that breaks the protocol is logged and its connection closed, because the position
  * in the stream is unknown; an operation that fails is answered with its code and text.
@@ -59,6 +59,13 @@ struct frame {
     bool has_fd;           /* the reply has a descriptor */
     struct err e;
 };
+
+/* A file that is written to becomes a cached object, and who has its descriptor could go on: those are for
+ * uids that could open the disk's files anyway. Others get bytes. */
+static bool may_have_files(const struct conn *c)
+{
+    return c->kind == CONN_UNIX && c->wire->trusted;
+}
 
 struct wire_conn *front_wire_new(struct front *f, int fd, enum conn_kind kind)
 {
@@ -249,7 +256,7 @@ static int do_hello(struct worker *w, struct conn *c, const struct wire_hello_re
               conn_kind_name((enum conn_kind)c->kind));
     ret_rep->node_id = slice_str(f->config.node_id);
     ret_rep->server_version = slice_str(FOREBAY_VERSION);
-    ret_rep->passes_fds = c->kind == CONN_UNIX;
+    ret_rep->passes_fds = may_have_files(c);
     return 0;
 }
 
@@ -365,7 +372,7 @@ static int answer(struct worker *w, struct conn *c, struct frame *fr, int *ret_p
     if (k < 0)
         return err_errno(&fr->e, k, "reply of %s", fr->info->name);
     memcpy(&pass_fd, rep, sizeof(pass_fd));
-    *ret_pass_fd = c->kind == CONN_UNIX ? pass_fd : -1;
+    *ret_pass_fd = may_have_files(c) ? pass_fd : -1;
     fr->req = req;
     fr->rep = rep;
     fr->has_fd = pass_fd >= 0;

@@ -34,7 +34,8 @@ class Mount(harness.Program):
             self.start()
 
     def argv(self):
-        argv = [self.binary or self.node.binary, "mount", "--socket", self.node.socket_path, "--foreground"]
+        where = [] if "endpoint" in self.options else ["--socket", self.node.socket_path]
+        argv = [self.binary or self.node.binary, "mount", *where, "--foreground"]
         for name, value in self.options.items():
             flag = "--" + name.replace("_", "-")
             argv += [flag] if value is True else [flag, value]

@@ -580,7 +580,7 @@ def test_mistakes_are_told_and_leave_nothing_mounted(node, origin, tmp_path):
         ([bucket, where, "--passthrough", "maybe"], 2, "--passthrough"),
         ([bucket, where, "--nonsense"], 2, "--nonsense"),
         ([bucket, where, "--socket", tmp_path / "nothing.sock"], 1, "nothing.sock"),
-        ([bucket, where, "--endpoint", node.wire_address], 2, "--endpoint"),
+        ([bucket, where, "--endpoint", node.wire_address], 1, "FOREBAY_ACCESS_KEY"),
         ([bucket, where, "-o", "no_such_option=1"], 2, "options"),
         ([bucket, where, "--log", "/nonexistent/dir/log"], 1, "/nonexistent/dir/log"),
     ]

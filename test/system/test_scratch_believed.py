@@ -124,6 +124,51 @@ def test_files_of_a_new_directory_cost_one_request_each(node, mount):
     assert sorted(os.listdir(top)) == sorted(f"f{i}" for i in range(50))
 
 
+def test_a_name_that_was_taken_away_is_not_asked_for(node, mount):
+    """Files that are written under one name and renamed, as checkpoints are, or removed and made again: whether the name is free
+    the node is asked once, in a directory that the mount has not made, too. (Seen to fail without tree_known_end_moved and
+    without tree_known_end_gone in mount/tree_names.c, the second half.)"""
+    top = mount().path
+    wait_for_belief(node, top)
+
+    def looked_up():
+        return node.metric("forebay_requests_total", via="mount", op="tree_lookup") or 0
+
+    (top / "new").write_bytes(b"x")
+    before = looked_up()
+    for i in range(10):
+        os.rename(top / "new", top / f"step{i}")  # whose name the kernel asks for
+        (top / "new").write_bytes(b"x")
+    assert looked_up() - before == 10
+    before = looked_up()
+    for _ in range(10):
+        os.unlink(top / "new")
+        (top / "new").write_bytes(b"x")
+    assert looked_up() - before <= 1
+    assert sorted(os.listdir(top)) == sorted(["new"] + [f"step{i}" for i in range(10)])
+
+
+def test_a_name_that_comes_back_is_there(node, scratch, mount):
+    """One that was removed here, and is put through S3 or made by another mount."""
+    one = mount()
+    top = one.path
+    wait_for_belief(node, top)
+    for i in range(3):
+        (top / "k").write_bytes(b"here")
+        os.unlink(top / "k")
+        assert not (top / "k").exists()
+        node.s3().put_object(Bucket=scratch, Key="k", Body=b"there")
+        harness.wait_until((top / "k").exists, what="seen")
+        assert (top / "k").read_bytes() == b"there"
+        os.unlink(top / "k")
+    (top / "k").write_bytes(b"here")
+    os.unlink(top / "k")
+    other = mount().path
+    (other / "k").write_bytes(b"of another")
+    harness.wait_until((top / "k").exists, what="seen")
+    assert (top / "k").read_bytes() == b"of another"
+
+
 def test_names_that_are_too_long_are_refused_in_a_new_directory_too(node, mount):
     """Where the mount knows by itself which names are not there."""
     top = mount().path

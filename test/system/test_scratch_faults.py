@@ -15,6 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import types
 
 import pytest
 
@@ -632,5 +633,188 @@ def test_nobody_mounts_from_the_node_of_another(as_nobody, node):
     at = directory_of("mount-")
     done = subprocess.run([str(wrapper), "mount", "--socket", node.socket_path, bucket, str(at)], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=200)
-    assert done.returncode == 1 and "Permission denied" in done.stderr, done
+    assert done.returncode == 1 and "Permission denied" in done.stderr and "--endpoint HOST:PORT" in done.stderr, done
     assert not mounted.is_mounted(at)
+
+
+@contextlib.contextmanager
+def mounted_with_keys(as_nobody, node, bucket, pattern, role="writer", socket_path=None, **options):
+    """A mount as nobody, of a node of root, with the keys of a user."""
+    wrapper, directory_of = as_nobody
+    flags = ["--json", f"--role={role}", f"--buckets={pattern}"]
+    made = json.loads(node.cli("user", "create", harness.random_name("u"), *flags).stdout)
+    env = {**node.env, "FOREBAY_ACCESS_KEY": made["access_key"], "FOREBAY_SECRET_KEY": made["secret_key"]}
+    node_of_keys = types.SimpleNamespace(binary=wrapper, socket_path=socket_path, env=env)
+    options = options if socket_path else {"endpoint": node.wire_address, **options}
+    one = mounted.Mount(directory_of("mount-"), node_of_keys, bucket, start=False, **options)
+    os.chown(one.path, NOBODY, NOBODY)
+    with one:
+        one.start()
+        yield one
+        done = subprocess.run([str(wrapper), "umount", str(one.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=200)
+        assert done.returncode == 0 and not mounted.is_mounted(one.path), done.stderr
+        assert one.process.wait(200) == 0
+        one.process = None
+
+
+def descriptors_below(pid, directory):
+    """What the process has open of a directory, and whether for writing."""
+    found = []
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(fd).startswith(str(directory)):
+                found.append(os.readlink(fd))
+    return found
+
+
+def refused_mount(as_nobody, node, bucket, env):
+    """What is said of a mount that must not be had."""
+    wrapper, directory_of = as_nobody
+    at = directory_of("refused-")
+    try:
+        done = subprocess.run([str(wrapper), "mount", "--endpoint", node.wire_address, bucket, str(at)], env=env, text=True,
+                              timeout=200, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert done.returncode == 1 and not mounted.is_mounted(at), done
+        return done.stderr
+    finally:
+        if mounted.is_mounted(at):
+            subprocess.run(["umount", "-l", str(at)], check=False)
+
+
+def start_as_nobody(code, *arguments):
+    return subprocess.Popen(["/usr/bin/python3", "-c", code, *map(str, arguments)], user=NOBODY, group=NOBODY, extra_groups=[],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+WORK_OF_NOBODY = """
+import hashlib
+os.chdir(sys.argv[1])
+for _ in range(2):
+    print(hashlib.sha256(open("cold", "rb").read()).hexdigest())
+with open("new", "wb") as f:
+    f.write(b"bytes")
+    f.flush()
+    os.fsync(f.fileno())
+    f.seek(0)
+    f.write(b"other, and more")
+    f.flush()
+    os.fsync(f.fileno())
+    f.truncate(5)
+print(open("new", "rb").read())
+with open("cold", "r+b") as f:
+    f.seek(2 << 20)
+    f.write(b"changed")
+os.rename("new", "moved")
+os.mkdir("d")
+os.rename("moved", "d/moved")
+with open("gone", "wb") as f:
+    f.write(b"x")
+os.unlink("gone")
+print(sorted(os.listdir(".")), open("d/moved", "rb").read())
+print(hashlib.sha256(open("cold", "rb").read()).hexdigest())
+"""
+
+
+@NEEDS_MTAB
+@pytest.mark.parametrize("way", ["endpoint", "socket"])
+def test_a_user_with_keys_mounts_from_the_node_of_another(as_nobody, node, origin, way):
+    """Another uid than the node's mounts a bucket with an origin by fusermount3, with keys, over TCP or the Unix socket where
+    that can be reached: it reads, writes, syncs, renames and removes, is told that there is no passthrough, and its processes
+    never have a file of the node. What is written is in the origin. (Seen to fail where may_have_files, server/front_wire.c, is
+    true of every Unix socket, and where send_copy, mount/staging_publish.c, sends nothing.)"""
+    name, body = node.new_bucket(origin), harness.random_bytes(3 * MIB, seed=1)
+    origin.s3().put_object(Bucket=name, Key="cold", Body=body)
+    changed = body[:2 * MIB] + b"changed" + body[2 * MIB + 7:]
+    if way == "socket":
+        for path in pathlib.Path(node.socket_path).parents:  # an administrator who opens the way to it
+            if os.stat(path).st_mode & 0o777 == 0o700:
+                os.chmod(path, 0o711)
+        os.chmod(node.socket_path, 0o666)
+    socket_path = node.socket_path if way == "socket" else None
+    watched = node.metric("forebay_requests_total", via="mount", op="watch")
+    with mounted_with_keys(as_nobody, node, name, name, socket_path=socket_path) as one:
+        assert "no passthrough: the node at" in one.log() and "gives bytes and no files" in one.log()
+        [said] = json.loads(node.cli("status", "--json").stdout)["mounts"]
+        assert said["passthrough"] is False and "gives bytes and no files" in said["reason"]
+        code = "import sys; f = open(sys.argv[1], 'rb'); g = open(sys.argv[2], 'wb'); f.read(1); g.write(b'1'); g.flush(); " \
+               "print(flush=True); sys.stdin.read()"
+        holder = start_as_nobody(code, one.path / "cold", one.path / "held")
+        try:
+            assert holder.stdout.readline() == b"\n"
+            for pid in (one.pid, one.serving()):
+                assert not descriptors_below(pid, node.data), pid
+        finally:
+            holder.communicate(timeout=200)
+        assert holder.returncode == 0
+        assert node.metric("forebay_requests_total", via="mount", op="watch") == watched  # whose pipes would stay
+        old, new = (hashlib.sha256(x).hexdigest() for x in (body, changed))
+        assert do_as_nobody(WORK_OF_NOBODY, one.path).split("\n") == [
+            old, old, f"{b'other'}", f"{['cold', 'd', 'held']} {b'other'}", new]
+    s3 = origin.s3()
+    assert s3.get_object(Bucket=name, Key="cold")["Body"].read() == changed
+    assert s3.get_object(Bucket=name, Key="d/moved")["Body"].read() == b"other"
+    assert s3.get_object(Bucket=name, Key="held")["Body"].read() == b"1"
+
+
+@NEEDS_MTAB
+def test_a_mount_with_keys_survives_kills(as_nobody, node, origin):
+    """What is being written through one goes on when the process that serves is killed, and when the node is, and is in the
+    origin when it was closed. (Seen to fail where send_piece, mount/staging_publish.c, keeps a handle of a session that is
+    over.)"""
+    name, body = node.new_bucket(origin), harness.random_bytes(9 * MIB, seed=2)
+    node.options["wire"] = node.wire_address  # the same after a restart
+    writer = "import sys, os; f = open(sys.argv[1], 'wb', 0); b = sys.stdin.buffer\n" \
+             "for line in b:\n f.write(b.read(int(line)))\n if f.tell() > 4 << 20: os.fsync(f.fileno())\n" \
+             " print(f.tell(), flush=True)"
+    with mounted_with_keys(as_nobody, node, name, name) as one:
+        process = start_as_nobody(writer, one.path / "f")
+
+        def write(at, end):
+            process.stdin.write(b"%d\n" % (end - at) + body[at:end])
+            process.stdin.flush()
+            assert int(process.stdout.readline()) == end
+
+        try:
+            write(0, 3 * MIB)
+            node.kill()
+            node.start()
+            write(3 * MIB, 6 * MIB)  # published
+            before = one.serving()
+            os.kill(before, signal.SIGKILL)
+            write(6 * MIB, 9 * MIB)
+            assert one.serving() != before
+        finally:
+            process.communicate(timeout=200)
+        assert process.returncode == 0
+    assert origin.s3().get_object(Bucket=name, Key="f")["Body"].read() == body
+
+
+@NEEDS_MTAB
+def test_rights_of_a_mount_with_keys(as_nobody, node, origin, scratch):
+    """Its role and its pattern are the node's to check: a reader writes nothing, another bucket and a scratch bucket are not
+    mounted, nor is anything with a wrong secret; each is told why."""
+    name, other = node.new_bucket(origin), node.new_bucket(origin)
+    origin.s3().put_object(Bucket=name, Key="k", Body=b"there")
+    with mounted_with_keys(as_nobody, node, name, name, role="reader") as one:
+        code = """
+os.chdir(sys.argv[1])
+print(open("k", "rb").read())
+for do in (lambda: open("k", "r+b"), lambda: open("new", "wb"), lambda: os.unlink("k"), lambda: os.rename("k", "l"),
+           lambda: os.mkdir("d")):
+    try:
+        do()
+        print("done")
+    except PermissionError:
+        print("refused")
+"""
+        assert do_as_nobody(code, one.path).split("\n") == [f"{b'there'}"] + ["refused"] * 5
+        env = {**os.environ, **one.node.env}
+        for bucket, secret, words in ((other, None, "may not read from bucket"), (scratch, None, "may not read from bucket"),
+                                      (name, "wrong", "forebay user create")):
+            said = refused_mount(as_nobody, node, bucket, {**env, **({"FOREBAY_SECRET_KEY": secret} if secret else {})})
+            assert words in said, said
+    with mounted_with_keys(as_nobody, node, name, f"{name},{scratch}") as one:
+        said = refused_mount(as_nobody, node, scratch, {**os.environ, **one.node.env})
+        assert "a bucket without origin is mounted by root" in said, said
+    assert origin.s3().get_object(Bucket=name, Key="k")["Body"].read() == b"there"

@@ -202,6 +202,111 @@ static void test_directories_that_share_a_place_are_never_mixed_up(void **state)
     assert_true(n_known > 100);
 }
 
+/* ---- single names that are absent ---- */
+
+static void test_a_name_that_the_node_said_is_absent_is_known_to_be(void **state)
+{
+    tree_known_note_absent(known, DIR, SLICE_LIT("a"), tree_known_serial(known, DIR));
+    assert_true(lacks(DIR, "a"));
+    assert_false(lacks(DIR, "b"));
+    assert_false(lacks(DIR + 1, "a"));
+    create(DIR, "a", 100);
+    assert_false(lacks(DIR, "a"));
+}
+
+static void test_a_name_is_not_absent_while_it_is_being_made(void **state)
+{
+    struct tree_change c;
+    tree_known_note_absent(known, DIR, SLICE_LIT("a"), tree_known_serial(known, DIR));
+    tree_known_begin(known, DIR, SLICE_LIT("a"), &c);
+    assert_false(lacks(DIR, "a"));
+    tree_known_note_absent(known, DIR, SLICE_LIT("a"), tree_known_serial(known, DIR));
+    assert_false(lacks(DIR, "a"));
+    tree_known_end(known, &c, NULL);
+    assert_false(lacks(DIR, "a"));
+}
+
+static void test_an_answer_of_before_a_change_is_not_believed(void **state)
+{
+    uint64_t serial = tree_known_serial(known, DIR);
+    create(DIR, "b", 100);
+    tree_known_note_absent(known, DIR, SLICE_LIT("a"), serial);
+    assert_false(lacks(DIR, "a"));
+}
+
+static void remove_name(uint64_t dir, const char *name)
+{
+    struct tree_change c;
+    tree_known_begin(known, dir, SLICE_NULL, &c);
+    tree_known_end_gone(known, &c, slice_str(name));
+}
+
+static void test_a_removed_name_is_absent(void **state)
+{
+    create(DIR, "a", 100);
+    remove_name(DIR, "a");
+    assert_true(lacks(DIR, "a"));
+    make_directory(DIR + 1);
+    create(DIR + 1, "a", 100);
+    remove_name(DIR + 1, "a");
+    assert_true(lacks(DIR + 1, "a"));
+    create(DIR + 1, "a", 101);
+    assert_false(lacks(DIR + 1, "a"));
+}
+
+static void test_what_is_made_beside_a_removal_may_be_there(void **state)
+{
+    struct tree_change gone, made;
+    struct wire_inode x = file(101);
+    tree_known_begin(known, DIR, SLICE_NULL, &gone);
+    tree_known_begin(known, DIR, SLICE_LIT("a"), &made);
+    tree_known_end(known, &made, &x);
+    tree_known_end_gone(known, &gone, SLICE_LIT("a"));
+    assert_false(lacks(DIR, "a"));
+    tree_known_begin(known, DIR, SLICE_LIT("a"), &made);
+    tree_known_begin(known, DIR, SLICE_NULL, &gone);
+    tree_known_end_gone(known, &gone, SLICE_LIT("a"));
+    assert_false(lacks(DIR, "a"));
+    tree_known_end(known, &made, &x);
+    assert_false(lacks(DIR, "a"));
+}
+
+static void rename_name(uint64_t from_dir, const char *from_name, uint64_t to_dir, const char *to_name,
+                        bool is_disturbed)
+{
+    struct tree_change from, to;
+    tree_known_begin(known, from_dir, slice_str(from_name), &from);
+    if (is_disturbed)
+        create(from_dir, "other", 300);
+    tree_known_begin(known, to_dir, slice_str(to_name), &to);
+    tree_known_end_moved(known, &from, slice_str(from_name), &to);
+}
+
+static void test_a_renamed_name_is_absent(void **state)
+{
+    for (uint64_t to = DIR; to < DIR + 2000; to++) { /* some share a lane with the first */
+        create(DIR, "a", 100);
+        rename_name(DIR, "a", to, "b", /* is_disturbed= */ false);
+        assert_true(lacks(DIR, "a"));
+        assert_false(lacks(to, "b"));
+        create(DIR, "a", 100);
+        rename_name(DIR, "a", to, "b", /* is_disturbed= */ true);
+        assert_false(lacks(DIR, "a"));
+    }
+}
+
+static void test_absent_names_are_forgotten_when_somebody_else_changes_something(void **state)
+{
+    remove_name(DIR, "a");
+    tree_known_forget(known);
+    assert_false(lacks(DIR, "a"));
+    struct tree_change c;
+    tree_known_begin(known, DIR, SLICE_NULL, &c);
+    tree_known_forget(known);
+    tree_known_end_gone(known, &c, SLICE_LIT("a"));
+    assert_false(lacks(DIR, "a"));
+}
+
 /* ---- attributes ---- */
 
 static uint64_t a_minute_later(void)
@@ -351,6 +456,13 @@ int main(void)
         TEST(directories_that_were_not_used_for_long_are_asked_about_first),
         TEST(hundreds_of_directories_are_all_known),
         TEST(directories_that_share_a_place_are_never_mixed_up),
+        TEST(a_name_that_the_node_said_is_absent_is_known_to_be),
+        TEST(a_name_is_not_absent_while_it_is_being_made),
+        TEST(an_answer_of_before_a_change_is_not_believed),
+        TEST(a_removed_name_is_absent),
+        TEST(what_is_made_beside_a_removal_may_be_there),
+        TEST(a_renamed_name_is_absent),
+        TEST(absent_names_are_forgotten_when_somebody_else_changes_something),
         TEST(attributes_are_asked_for_again_after_a_minute),
         TEST(attributes_that_are_passed_on_end_with_their_minute),
         TEST(a_file_that_is_made_moves_the_times_of_its_directory),

@@ -4,6 +4,7 @@
     route       "local" or "loop": a test that uses it, directly or through node, runs in one of them, half of the tests in
                 each; in both with FOREBAY_TEST_ROUTES=local,loop, as CI does
     node        a running node, one per test file and route
+    node_with_tls   another one, which speaks TLS, with a certificate of an authority that its clients are given
     bucket      a fresh bucket, at the origin and in `node` (an object with .name, .s3, .truth)
     new_node    makes more nodes, stopped at the end of the test: new_node(memory="64MiB", ...)
     new_shaper  makes proxies in front of an origin: new_shaper(first_byte="20ms", ...)
@@ -24,6 +25,7 @@ import pytest
 
 import harness
 import mounted
+from authority import Authority
 
 ROUTES = ("local", "loop")
 TOGETHER = {"test_demo", "test_origins", "test_origin_hdfs", "test_origin_nfs"}
@@ -108,6 +110,15 @@ def route(request):
 def node(work, route, request):
     directory = tempfile.mkdtemp(prefix=f"{request.module.__name__}-{route}-", dir=work)
     with harness.Node(directory, route=route) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node_with_tls(work, route, request):
+    directory = pathlib.Path(tempfile.mkdtemp(prefix=f"{request.module.__name__}-{route}-tls-", dir=work))
+    authority = Authority(directory / "authority")
+    cert, key = authority.issue("node")
+    with harness.Node(directory, route=route, ca=authority.ca, tls_cert=cert, tls_key=key) as running:
         yield running
 
 

@@ -9,6 +9,8 @@
     new_node    makes more nodes, stopped at the end of the test: new_node(memory="64MiB", ...)
     new_shaper  makes proxies in front of an origin: new_shaper(first_byte="20ms", ...)
 
+    leaves_nothing  for @pytest.mark.usefixtures: what the test has sent holds nothing of its nodes afterwards
+
 A test that the machine cannot run ends as "not run", by pytest.skip with the reason; see need_fuse below.
 
 The tests run on several workers (pytest-xdist, --dist loadgroup). Those that share a node, a server that is slow to start, or, as
@@ -24,6 +26,7 @@ import zlib
 import pytest
 
 import harness
+import held
 import mounted
 from authority import Authority
 
@@ -148,9 +151,26 @@ def new_node(work, request):
         nodes.append(harness.Node(tempfile.mkdtemp(prefix="node-", dir=work), **options))
         return nodes[-1]
 
+    make.nodes = nodes
     yield make
     for one in reversed(nodes):
         one.stop()
+
+
+@pytest.fixture
+def leaves_nothing(request, new_node):
+    """After the test no node of it has a request, a session or a handle open, holds a connection whose client has gone or memory that
+    requests share, or has other descriptors than before, but those of files that are there. It waits until that is so: a node may take
+    its time, but must come there. (Fails behind test_bodies_that_do_not_match where put_fini leaves the sink open; test_s3_left has
+    more.)"""
+    shared = request.getfixturevalue("node") if "node" in request.fixturenames else None
+    before = held.other_descriptors(shared) if shared else None
+    yield
+    for one in ([shared] if shared else []) + [n for n in new_node.nodes if n.running()]:
+        harness.wait_until(lambda one=one: not held.by_requests(one), what=lambda one=one: f"nothing is held: {held.by_requests(one)}")
+    if shared:
+        harness.wait_until(lambda: held.other_descriptors(shared) <= before,
+                           what=lambda: f"descriptors as before: {held.other_descriptors(shared) - before}")
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from test_s3_security import fetch
 from test_s3_settings import refused
 from test_s3_users import user
 
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
 BOUNDARY = "----a boundary 'with' signs"
 
 

@@ -24,6 +24,8 @@ import pytest
 
 import harness
 
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 

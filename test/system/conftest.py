@@ -6,6 +6,7 @@
     node        a running node, one per test file and route
     node_with_tls   another one, which speaks TLS, with a certificate of an authority that its clients are given
     bucket      a fresh bucket, at the origin and in `node` (an object with .name, .s3, .truth)
+    either_bucket   the same, and in a second test a scratch bucket
     new_node    makes more nodes, stopped at the end of the test: new_node(memory="64MiB", ...)
     new_shaper  makes proxies in front of an origin: new_shaper(first_byte="20ms", ...)
 
@@ -155,6 +156,14 @@ def new_node(work, request):
     yield make
     for one in reversed(nodes):
         one.stop()
+
+
+@pytest.fixture(params=["mirror", "scratch"])
+def either_bucket(request, node, origin):
+    """A bucket with an origin, and one without, whose truth is what the node's S3 shows."""
+    if request.param == "mirror":
+        return Bucket(node.new_bucket(origin), node.s3(), origin.s3(), node, origin)
+    return Bucket(harness.scratch_bucket(node), node.s3(), node.s3(), node, origin)
 
 
 @pytest.fixture

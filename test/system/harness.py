@@ -113,7 +113,8 @@ def s3_client(endpoint, access_key, secret_key, verify=None, **config):
 
 
 def wait_until(condition, seconds=PATIENCE, what="condition", step=0.05):
-    """Polls until condition() is true and gives its value; fails after `seconds`. `what`: the condition in words, or what gives them then."""
+    """Polls until condition() is true and gives its value; fails after `seconds`. `what`: the condition in words, or
+    what gives them then."""
     end = time.monotonic() + seconds
     while True:
         value = condition()

@@ -77,14 +77,15 @@ def test_boto3(bucket, source, tmp_path):
     """In parts and whole, ranges, listings, removals. With TLS it leaves bodies unsigned and sends their checksums behind them, as all of
     Amazon's newer clients do: the node takes both kinds, and the bytes are those that were sent. (Fails with TLS where plan_payload in
     s3/body.c does not know STREAMING-UNSIGNED-PAYLOAD-TRAILER.)"""
-    sent, s3 = set(), bucket.s3
+    sent, s3, in_parts = set(), bucket.s3, boto3.s3.transfer.TransferConfig(PART, multipart_chunksize=PART)
     s3.meta.events.register("before-send.s3", lambda request, **_: sent.add(bytes(request.headers.get("x-amz-content-sha256", b""))))
     for name in TREE:
-        s3.upload_file(str(source / name), bucket.name, f"up/{name}", Config=boto3.s3.transfer.TransferConfig(PART, multipart_chunksize=PART))
+        s3.upload_file(str(source / name), bucket.name, f"up/{name}", Config=in_parts)
     assert (b"STREAMING-UNSIGNED-PAYLOAD-TRAILER" in sent) == bool(bucket.node.ca), sent
     assert at_origin(bucket) == {"up/" + k: v for k, v in TREE.items()}
     assert bucket.truth.head_object(Bucket=bucket.name, Key="up/large")["ETag"].endswith('-3"')
-    assert [o["Key"] for o in s3.list_objects_v2(Bucket=bucket.name, Prefix="up/dir/")["Contents"]] == ["up/dir/b c", "up/dir/sub/d\u00fc.bin"]
+    listed = s3.list_objects_v2(Bucket=bucket.name, Prefix="up/dir/")["Contents"]
+    assert [o["Key"] for o in listed] == ["up/dir/b c", "up/dir/sub/d\u00fc.bin"]
     for name in TREE:
         s3.download_file(bucket.name, f"up/{name}", str(tmp_path / "got"))
         assert (tmp_path / "got").read_bytes() == TREE[name]
@@ -124,7 +125,7 @@ def awscli_round(bucket, source, tmp_path, aws):
 
 
 def test_awscli_2(bucket, source, tmp_path):
-    """Version 2 as Amazon builds it, which sends a CRC-64 with every upload. test_s3_awscli has version 1, of the Python packages."""
+    """Version 2 as Amazon builds it, with checksums by default. test_s3_awscli has version 1, of the Python packages."""
     awscli_round(bucket, source, tmp_path, program("aws of .deps/awscli", harness.ROOT / ".deps/awscli/aws"))
 
 
@@ -347,7 +348,8 @@ def run_python(bucket, tmp_path, script, **more):
     python = program("the venv of .deps/clients", harness.ROOT / ".deps/clients/bin/python")
     scheme, host = bucket.node.endpoint.split("://")
     how = {"access_key": access_key, "secret_key": secret_key, "endpoint": bucket.node.endpoint, "scheme": scheme, "host": host,
-           "ca": bucket.node.ca, "bucket": bucket.name, "out": str(tmp_path / "out"), "names": sorted(TREE), "size": len(TREE["large"]), **more}
+           "ca": bucket.node.ca, "bucket": bucket.name, "out": str(tmp_path / "out"), "names": sorted(TREE),
+           "size": len(TREE["large"]), **more}
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": access_key,
            "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_EC2_METADATA_DISABLED": "true", "LANG": "C.UTF-8",
            **({"SSL_CERT_FILE": bucket.node.ca} if bucket.node.ca else {})}

@@ -56,7 +56,8 @@ def keys(bucket):
 
 
 def headers(bucket):
-    answer = bad_input.flood(bucket.node, f"PUT /{bucket.name}/k HTTP/1.1\r\nHost: h\r\n".encode() + b"x-amz-meta-a: v\r\n" * 100_000 + b"\r\n")
+    head = f"PUT /{bucket.name}/k HTTP/1.1\r\nHost: h\r\n".encode()
+    answer = bad_input.flood(bucket.node, head + b"x-amz-meta-a: v\r\n" * 100_000 + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 

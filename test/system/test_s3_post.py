@@ -1,4 +1,5 @@
-"""Browser forms (PostObject) as boto3 signs them, and as nobody should send them, to mirror and scratch buckets; buckets made and removed by S3."""
+"""Browser forms (PostObject) as boto3 signs them, and as nobody should send them, to mirror and scratch buckets;
+buckets made and removed by S3."""
 
 import base64
 import hashlib

@@ -205,12 +205,6 @@ bool auth_is_v2(const struct auth_claim *c)
     return c->kind == AUTH_URL_V2 || c->kind == AUTH_HEADER_V2;
 }
 
-bool auth_is_anonymous(const struct auth_request *r)
-{
-    return !http_header(r->http, "authorization").p && !auth_query(r, "X-Amz-Signature") &&
-           !auth_query(r, "X-Amz-Algorithm") && !auth_query(r, "AWSAccessKeyId");
-}
-
 /* Whoever stands in between may have looked at the other one. */
 static bool signs_again(const struct auth_request *r)
 {
@@ -220,6 +214,12 @@ static bool signs_again(const struct auth_request *r)
     for (size_t i = 0; i < r->http->n_headers; i++)
         n += r->http->headers[i].name.n == name.n && slice_eq_case(r->http->headers[i].name, name);
     return n > 1;
+}
+
+bool auth_is_anonymous(const struct auth_request *r)
+{
+    return !http_header(r->http, "authorization").n && !signs_again(r) && !auth_query(r, "X-Amz-Signature") &&
+           !auth_query(r, "X-Amz-Algorithm") && !auth_query(r, "AWSAccessKeyId");
 }
 
 enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct auth_claim *ret,
@@ -235,7 +235,7 @@ enum s3_error auth_parse(const struct auth_request *r, struct arena *a, struct a
     if (slice_starts(header, SLICE_LIT("AWS "))) {
         c.kind = AUTH_HEADER_V2;
         error = auth_v2_parse_header(r, header, &c, ret_reason);
-    } else if (header.p) {
+    } else if (header.n) {
         c.kind = AUTH_HEADER_V4;
         error = parse_header(r, header, &c, ret_reason);
     } else if (auth_query(r, "X-Amz-Signature") || auth_query(r, "X-Amz-Algorithm")) {

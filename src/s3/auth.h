@@ -66,7 +66,7 @@ void auth_keys_fini(struct auth_keys *k);
 
 /* Whether it is of version 2, which covers neither the body nor headers other than x-amz-*. */
 bool auth_is_v2(const struct auth_claim *c);
-/* Whether the request carries nothing that looks like a signature. */
+/* Whether the request carries nothing that looks like a signature; one empty Authorization header is none. */
 bool auth_is_anonymous(const struct auth_request *r);
 /* Finds and takes apart the signature. ACCESS_DENIED when there is none. *ret_reason (static text) may be
  * set. */

@@ -4,9 +4,13 @@
     route       "local" or "loop": a test that uses it, directly or through node, runs in one of them, half of the tests in
                 each; in both with FOREBAY_TEST_ROUTES=local,loop, as CI does
     node        a running node, one per test file and route
+    node_with_tls   another one, which speaks TLS, with a certificate of an authority that its clients are given
     bucket      a fresh bucket, at the origin and in `node` (an object with .name, .s3, .truth)
+    either_bucket   the same, and in a second test a scratch bucket
     new_node    makes more nodes, stopped at the end of the test: new_node(memory="64MiB", ...)
     new_shaper  makes proxies in front of an origin: new_shaper(first_byte="20ms", ...)
+
+    leaves_nothing  for @pytest.mark.usefixtures: what the test has sent holds nothing of its nodes afterwards
 
 A test that the machine cannot run ends as "not run", by pytest.skip with the reason; see need_fuse below.
 
@@ -23,7 +27,9 @@ import zlib
 import pytest
 
 import harness
+import held
 import mounted
+from authority import Authority
 
 ROUTES = ("local", "loop")
 TOGETHER = {"test_demo", "test_origins", "test_origin_hdfs", "test_origin_nfs"}
@@ -111,6 +117,15 @@ def node(work, route, request):
         yield running
 
 
+@pytest.fixture(scope="module")
+def node_with_tls(work, route, request):
+    directory = pathlib.Path(tempfile.mkdtemp(prefix=f"{request.module.__name__}-{route}-tls-", dir=work))
+    authority = Authority(directory / "authority")
+    cert, key = authority.issue("node")
+    with harness.Node(directory, route=route, ca=authority.ca, tls_cert=cert, tls_key=key) as running:
+        yield running
+
+
 @dataclasses.dataclass
 class Bucket:
     """One bucket seen twice: `s3` is a client of the node, `truth` one of the origin."""
@@ -137,9 +152,34 @@ def new_node(work, request):
         nodes.append(harness.Node(tempfile.mkdtemp(prefix="node-", dir=work), **options))
         return nodes[-1]
 
+    make.nodes = nodes
     yield make
     for one in reversed(nodes):
         one.stop()
+
+
+@pytest.fixture(params=["mirror", "scratch"])
+def either_bucket(request, node, origin):
+    """A bucket with an origin, and one without, whose truth is what the node's S3 shows."""
+    if request.param == "mirror":
+        return Bucket(node.new_bucket(origin), node.s3(), origin.s3(), node, origin)
+    return Bucket(harness.scratch_bucket(node), node.s3(), node.s3(), node, origin)
+
+
+@pytest.fixture
+def leaves_nothing(request, new_node):
+    """After the test no node of it has a request, a session or a handle open, holds a connection whose client has gone or memory that
+    requests share, or has other descriptors than before, but those of files that are there. It waits until that is so: a node may take
+    its time, but must come there. (Fails behind test_bodies_that_do_not_match where put_fini leaves the sink open; test_s3_left has
+    more.)"""
+    shared = request.getfixturevalue("node") if "node" in request.fixturenames else None
+    before = held.other_descriptors(shared) if shared else None
+    yield
+    for one in ([shared] if shared else []) + [n for n in new_node.nodes if n.running()]:
+        harness.wait_until(lambda one=one: not held.by_requests(one), what=lambda one=one: f"nothing is held: {held.by_requests(one)}")
+    if shared:
+        harness.wait_until(lambda: held.other_descriptors(shared) <= before,
+                           what=lambda: f"descriptors as before: {held.other_descriptors(shared) - before}")
 
 
 @pytest.fixture

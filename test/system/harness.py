@@ -25,6 +25,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import string
 import subprocess
 import threading
@@ -112,13 +113,14 @@ def s3_client(endpoint, access_key, secret_key, verify=None, **config):
 
 
 def wait_until(condition, seconds=PATIENCE, what="condition", step=0.05):
-    """Polls until condition() is true and gives its value; fails after `seconds`."""
+    """Polls until condition() is true and gives its value; fails after `seconds`. `what`: the condition in words, or
+    what gives them then."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < end, f"{what}: not so within {seconds} s"
+        assert time.monotonic() < end, f"{what() if callable(what) else what}: not so within {seconds} s"
         time.sleep(step)
 
 
@@ -345,11 +347,13 @@ class Node(Program):
     """`forebay serve` with a data directory of its own. Extra flags: Node(dir, memory="128MiB", listen=...).
 
     route: "local" or "loop" (every object operation goes through encode, socket and decode).
+    ca: a file with the authority that its clients trust, for a node with TLS.
     """
 
-    def __init__(self, directory, route="local", binary=None, env=None, start=True, **options):
+    def __init__(self, directory, route="local", binary=None, env=None, start=True, ca=None, **options):
         super().__init__(directory, "node")
         self.route = route
+        self.ca = str(ca) if ca else None
         self.binary = binary or forebay_bin()
         self.env = {"FOREBAY_ROUTE": route, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:handle_abort=1",
                     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", **(env or {})}
@@ -395,7 +399,7 @@ class Node(Program):
 
     def s3(self, **config):
         """A boto3 client of the node."""
-        return s3_client(self.endpoint, *self.credentials, **config)
+        return s3_client(self.endpoint, *self.credentials, verify=self.ca, **config)
 
     def put_unsigned(self, bucket, key, body):
         """PUT of a body of which the node is told no digest before it comes: to an S3 origin it goes in parts."""
@@ -447,7 +451,8 @@ class Node(Program):
         home = self.dir / "home"
         home.mkdir(exist_ok=True)
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "AWS_ACCESS_KEY_ID": access_key,
-               "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_DEFAULT_REGION": REGION, "LANG": "C.UTF-8", "AWS_EC2_METADATA_DISABLED": "true"}
+               "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_DEFAULT_REGION": REGION, "LANG": "C.UTF-8", "AWS_EC2_METADATA_DISABLED": "true",
+               **({"AWS_CA_BUNDLE": self.ca} if self.ca else {})}
         done = subprocess.run([str(ROOT / ".deps/venv/bin/aws"), "--endpoint-url", self.endpoint, *map(str, arguments)],
                               env=env, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert not check or done.returncode == 0, f"aws {arguments}: {done.returncode}: {done.stderr}"
@@ -468,7 +473,8 @@ class Node(Program):
 
     def metrics(self):
         """{(name, frozenset of label pairs): value} of /-/metrics."""
-        with urllib.request.urlopen(self.endpoint + "/-/metrics", timeout=120) as reply:
+        context = ssl.create_default_context(cafile=self.ca) if self.ca else None
+        with urllib.request.urlopen(self.endpoint + "/-/metrics", timeout=120, context=context) as reply:
             lines = reply.read().decode().splitlines()
         values = {}
         for line in lines:

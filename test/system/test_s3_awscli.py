@@ -1,10 +1,17 @@
-"""aws-cli as it comes: the commands people type, against a node."""
+"""aws-cli as it comes: the commands people type, against a node, with and without TLS."""
 
 import json
 
 import pytest
 
 import harness
+from conftest import Bucket
+
+
+@pytest.fixture(params=["plain", "tls"])
+def bucket(request, route, origin):
+    node = request.getfixturevalue("node_with_tls" if request.param == "tls" else "node")
+    return Bucket(node.new_bucket(origin), node.s3(), origin.s3(), node, origin)
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ def tags_of(reply):
     return {tag["Key"]: tag["Value"] for tag in reply["TagSet"]}
 
 
-def test_tags_of_an_object(bucket):
+def test_tags_of_an_object(either_bucket):
     """They come with the upload or later, are counted, copied or replaced, and metadata and bytes stay."""
+    bucket = either_bucket
     s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "k"}
     s3.put_object(**where, Body=b"data" * 1000, Metadata={"a": "b"}, ContentType="text/x", Tagging="one=1&zwei=%C3%BC+x")
     assert tags_of(s3.get_object_tagging(**where)) == {"one": "1", "zwei": "\u00fc x"}
@@ -150,7 +151,8 @@ def test_new_tags_spare_what_somebody_writes_meanwhile(node):
         assert written == ["k"] and origin.objects[name, "k"].data == b"new"
 
 
-def test_tags_of_a_multipart_upload(bucket):
+def test_tags_of_a_multipart_upload(either_bucket):
+    bucket = either_bucket
     upload = bucket.s3.create_multipart_upload(Bucket=bucket.name, Key="m", Tagging="a=b")
     part = {"Bucket": bucket.name, "Key": "m", "UploadId": upload["UploadId"]}
     etag = bucket.s3.upload_part(**part, PartNumber=1, Body=b"x")["ETag"]
@@ -160,7 +162,8 @@ def test_tags_of_a_multipart_upload(bucket):
 
 @pytest.mark.parametrize("tags", [
     {f"key{i}": "v" for i in range(11)}, {"k" * 129: "v"}, {"k": "v" * 257}, {"aws:mine": "v"}])
-def test_tags_that_are_not_allowed(bucket, tags):
+def test_tags_that_are_not_allowed(either_bucket, tags):
+    bucket = either_bucket
     s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "k"}
     s3.put_object(**where, Body=b"x", Tagging="kept=yes")
     assert refused(s3.put_object_tagging, **where, Tagging=tag_set(**tags)) == (400, "InvalidTag")
@@ -170,7 +173,8 @@ def test_tags_that_are_not_allowed(bucket, tags):
     assert tags_of(s3.get_object_tagging(**where)) == {"kept": "yes"}
 
 
-def test_the_line_that_keeps_tags_is_reserved(bucket):
+def test_the_line_that_keeps_tags_is_reserved(either_bucket):
+    bucket = either_bucket
     assert refused(bucket.s3.put_object, Bucket=bucket.name, Key="k", Body=b"x",
                    Metadata={"forebay-tags": "a=b"}) == (501, "NotImplemented")
     assert refused(bucket.s3.head_object, Bucket=bucket.name, Key="k") == (404, "404")
@@ -300,10 +304,11 @@ def test_checksums_go_to_the_origin_and_come_from_there(bucket, new_node, origin
         assert (here[name], here["ChecksumType"]) == (there[name], there["ChecksumType"])
 
 
-def test_settings_outlive_a_restart(new_node, origin):
+@pytest.mark.parametrize("kind", ["mirror", "scratch"])
+def test_settings_outlive_a_restart(new_node, origin, kind):
     """Tags, CORS and lifecycle rules are shown as they were set, also after a restart, until they are removed."""
     node = new_node()
-    name = node.new_bucket(origin)
+    name = node.new_bucket(origin) if kind == "mirror" else harness.scratch_bucket(node)
     cors = [{"ID": "first", "AllowedMethods": ["GET", "PUT"], "AllowedOrigins": ["https://*.example.org"],
              "AllowedHeaders": ["x-*"], "ExposeHeaders": ["ETag"], "MaxAgeSeconds": 60},
             {"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]
@@ -330,7 +335,8 @@ def test_settings_outlive_a_restart(new_node, origin):
     assert refused(s3.get_bucket_lifecycle_configuration, Bucket=name) == (404, "NoSuchLifecycleConfiguration")
 
 
-def test_settings_that_are_refused(bucket):
+def test_settings_that_are_refused(either_bucket):
+    bucket = either_bucket
     s3, name = bucket.s3, bucket.name
     rule = {"Status": "Enabled", "Filter": {"Prefix": ""}}
 
@@ -372,8 +378,9 @@ def test_only_an_admin_sets(new_node, origin):
     assert tags_of(writer.get_object_tagging(Bucket=name, Key="k")) == {"a": "b"}
 
 
-def test_what_browsers_get(bucket):
+def test_what_browsers_get(either_bucket):
     """Preflights need no signature and give no right; later answers, errors too, carry the headers of the rule."""
+    bucket = either_bucket
     s3, name = bucket.s3, bucket.name
     url = f"{bucket.node.endpoint}/{name}/k"
     ask = {"Origin": "https://a.example.org", "Access-Control-Request-Method": "PUT",
@@ -598,8 +605,9 @@ def test_lifecycle_aborts_uploads(new_node, ahead):
         assert [o["Key"] for o in s3.list_objects_v2(Bucket=name)["Contents"]] == ["kept"]
 
 
-def test_when_an_object_ends(bucket):
+def test_when_an_object_ends(either_bucket):
     """x-amz-expiration of PUT, GET and HEAD: the midnight after the rule's days, by the rule that comes first."""
+    bucket = either_bucket
     s3, where = bucket.s3, {"Bucket": bucket.name, "Key": "t/k"}
 
     def shown(answer):

@@ -1,4 +1,5 @@
-"""Browser forms (PostObject) as boto3 signs them, and as nobody should send them; buckets made and removed by S3."""
+"""Browser forms (PostObject) as boto3 signs them, and as nobody should send them, to mirror and scratch buckets;
+buckets made and removed by S3."""
 
 import base64
 import hashlib
@@ -13,6 +14,14 @@ import harness
 from test_s3_security import fetch
 from test_s3_settings import refused
 from test_s3_users import user
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+@pytest.fixture
+def bucket(either_bucket):
+    return either_bucket
+
 
 BOUNDARY = "----a boundary 'with' signs"
 

@@ -13,6 +13,8 @@ import harness
 from keyorigin import KeyOrigin, Object
 from test_s3_security import signed_url
 
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
 
 def ask(node, method, path, body=None):
     """Sends a request, and gives the answer as soon as its head is there."""

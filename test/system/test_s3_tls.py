@@ -1,6 +1,6 @@
 """The HTTP port with TLS: real clients that verify the certificate, reload, what is refused, idle connections.
 
-The certificates are made here: a small authority, and a leaf for 127.0.0.1.
+Other people's clients with TLS are in test_s3_clients.
 """
 
 import hashlib
@@ -10,41 +10,13 @@ import signal
 import socket
 import ssl
 import subprocess
+import urllib.parse
 import warnings
 
 import pytest
 
-import conftest
 import harness
-import test_s3_clients
-
-
-class Authority:
-    """A certificate authority in a directory; `ca` is what clients trust."""
-
-    def __init__(self, directory):
-        self.dir = directory
-        self.dir.mkdir(parents=True, exist_ok=True)
-        self.ca = self.dir / "ca.crt"
-        self._openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                      "-subj", "/CN=test authority", "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout",
-                      self.dir / "ca.key", "-out", self.ca)
-
-    def _openssl(self, *arguments):
-        done = subprocess.run(["openssl", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, cwd=self.dir, timeout=200)
-        assert done.returncode == 0, done.stdout
-
-    def issue(self, name):
-        """(certificate, key) for 127.0.0.1 with this common name."""
-        cert, key, request = (self.dir / f"{name}.{end}" for end in ("crt", "key", "csr"))
-        extensions = self.dir / "extensions"
-        extensions.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\n")
-        self._openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
-                      "-keyout", key, "-out", request)
-        self._openssl("x509", "-req", "-days", "2", "-CA", self.ca, "-CAkey", self.dir / "ca.key", "-CAcreateserial",
-                      "-extfile", extensions, "-in", request, "-out", cert)
-        return cert, key
+from authority import Authority
 
 
 @pytest.fixture
@@ -55,11 +27,7 @@ def authority(tmp_path):
 @pytest.fixture
 def tls_node(new_node, authority):
     cert, key = authority.issue("first")
-    return new_node(tls_cert=cert, tls_key=key, request_timeout="60s")
-
-
-def trusting(node, authority, **config):
-    return harness.s3_client(node.endpoint, *node.credentials, verify=str(authority.ca), **config)
+    return new_node(ca=authority.ca, tls_cert=cert, tls_key=key, request_timeout="60s")
 
 
 def dial(node, version=None, authority=None):
@@ -113,7 +81,7 @@ def name_shown(node, authority):
 
 def test_boto3_verifies_and_its_bytes_come_back(tls_node, origin, authority):
     name = tls_node.new_bucket(origin)
-    s3 = trusting(tls_node, authority)
+    s3 = tls_node.s3()
     sizes = {"empty": 0, "small": 3000, "record": 16384, "odd": 1234567, "large": 24 << 20}
     bodies = {key: harness.random_bytes(n, seed=n) for key, n in sizes.items()}
     for key, body in bodies.items():
@@ -130,16 +98,6 @@ def test_boto3_verifies_and_its_bytes_come_back(tls_node, origin, authority):
     assert origin.s3().get_object(Bucket=name, Key="odd")["Body"].read() == bodies["odd"]
 
 
-def test_the_crt_client_verifies(tls_node, authority, tmp_path):
-    """Amazon's CRT client, by TLS of its own (s2n)."""
-    name, s3 = harness.scratch_bucket(tls_node), trusting(tls_node, authority)
-    for key, data in test_s3_clients.TREE.items():
-        path = tmp_path / "in" / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    test_s3_clients.crt_round(conftest.Bucket(name, s3, s3, tls_node, None), tmp_path / "in", tmp_path, ca=str(authority.ca))
-
-
 def _write(path, data):
     path.write_bytes(data)
     return path
@@ -147,7 +105,7 @@ def _write(path, data):
 
 def test_addresses_say_https(tls_node, authority):
     """Where a completed upload is, as its client reaches it."""
-    s3, where = trusting(tls_node, authority), {"Bucket": "in-parts", "Key": "k"}
+    s3, where = tls_node.s3(), {"Bucket": "in-parts", "Key": "k"}
     s3.create_bucket(Bucket="in-parts")
     upload = s3.create_multipart_upload(**where)["UploadId"]
     etag = s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"data")["ETag"]
@@ -160,7 +118,7 @@ def test_a_cold_object_streams_through(tls_node, origin, authority):
     name = tls_node.new_bucket(origin)
     body = harness.random_bytes(20 << 20, seed=1)
     origin.s3().put_object(Bucket=name, Key="cold", Body=body)
-    assert trusting(tls_node, authority).get_object(Bucket=name, Key="cold")["Body"].read() == body
+    assert tls_node.s3().get_object(Bucket=name, Key="cold")["Body"].read() == body
 
 
 def test_old_versions_are_refused(tls_node):
@@ -196,6 +154,36 @@ def test_reload_takes_up_a_new_certificate_and_keeps_the_old_one_when_it_is_bad(
         harness.wait_until(lambda: name_shown(tls_node, authority) == "second", what="the new certificate")
         old.sendall(b"GET /-/health HTTP/1.1\r\nHost: h\r\n\r\n")
         assert old.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_reload_in_the_midst_of_a_download_and_an_upload(tls_node, authority):
+    """What is on its way when a new certificate is taken up arrives whole, on its own connection, and so does what its client sends next;
+    who comes anew sees the new one. (Where tls_server_reload
+    takes away the context that open connections were made of, the node dies by it.)"""
+    name, s3, body = harness.scratch_bucket(tls_node), tls_node.s3(signature_version="s3v4"), harness.random_bytes(24 << 20, seed=5)
+    s3.put_object(Bucket=name, Key="k", Body=body)
+    cert, key = (authority.dir / f"first.{end}" for end in ("crt", "key"))
+
+    def reload(common_name):
+        new_cert, new_key = authority.issue(common_name)
+        os.replace(new_key, key)
+        os.replace(new_cert, cert)
+        os.kill(tls_node.pid, signal.SIGHUP)
+        harness.wait_until(lambda: name_shown(tls_node, authority) == common_name, what="the new certificate")
+
+    got = s3.get_object(Bucket=name, Key="k")["Body"]
+    first = got.read(1 << 20)
+    reload("second")
+    assert first + got.read() == body
+    assert s3.get_object(Bucket=name, Key="k", Range="bytes=5-9")["Body"].read() == body[5:10]
+    url = urllib.parse.urlsplit(s3.generate_presigned_url("put_object", Params={"Bucket": name, "Key": "up"}))
+    with dial(tls_node, authority=authority) as connection:
+        connection.sendall(f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        connection.sendall(body[:len(body) // 2])
+        reload("third")
+        connection.sendall(body[len(body) // 2:])
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert s3.get_object(Bucket=name, Key="up")["Body"].read() == body
 
 
 @pytest.mark.parametrize("wrong, words", [
@@ -234,7 +222,7 @@ def test_another_node_is_an_origin_over_https(tls_node, new_node, origin, author
 def test_a_thousand_idle_connections(tls_node, origin, authority):
     """They cost no threads and little memory, and others are served beside them."""
     name = tls_node.new_bucket(origin)
-    s3 = trusting(tls_node, authority)
+    s3 = tls_node.s3()
     s3.put_object(Bucket=name, Key="k", Body=b"data")
     idle = []
     try:

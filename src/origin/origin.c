@@ -197,6 +197,8 @@ void origin_count_request(struct origin *o, const char *op, int status)
 
 void origin_moved(struct origin *o, uint64_t bytes)
 {
+    if (bytes > 0)
+        quit_lives();
     if (o->meter && bytes > 0)
         o->meter->moved(o->meter_arg, bytes);
 }

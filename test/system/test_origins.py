@@ -11,6 +11,7 @@ import azpending
 import harness
 import origins
 import wire
+from keyorigin import KeyOrigin, Object
 
 KINDS = {"az": origins.Azurite, "gs": origins.Gcs, "hdfs": origins.Hadoop, "http": origins.Nginx, "nfs": origins.Ganesha}
 SMALL = {f"epoch/{i:03d}.bin": os.urandom(2000 + 37 * i) for i in range(40)}
@@ -379,6 +380,40 @@ def test_jobs_of_each_kind(node, servers, new_node, tmp_path, kind):
     server.put(prefix + "sync/a/extra", b"x")
     assert run("sync", "--delete", *sets, scratch + "/in/", server.url(prefix + "sync")) == (n, n)
     expect_there("sync/")
+
+
+@pytest.mark.parametrize("job", ["copy", "sync", "export"])
+@pytest.mark.parametrize("kind", sorted(kind for kind in KINDS if KINDS[kind].writable))
+def test_names_that_no_object_there_can_have(node, servers, kind, job):
+    """Names that are too long for where a job brings them fail with the reason, each for itself, and all others arrive: components of more
+    than 255 bytes at servers of files, keys of more than 1,024 bytes with the prefix at stores of objects. The second job has nothing to
+    do for the others, however deep they lie. (Seen to fail where web_check_key lets them through: fake-gcs-server would take them, Google
+    would not; and where tree.c lists 64 directories deep only.)"""
+    server = servers(kind)
+    name, prefix = new_bucket(node, server)
+    fitting = {"fits", "n" * 255, "u/" + "é" * 127, "x" * 200 + "/" + "y" * 200 + "/z", "deep/" + "a/" * 400 + "b"}
+    too_long = {"p/" * 500 + "q" * 24}
+    long_names = {"n" * 256, "d/" + "n" * 300, "é" * 128 + "/x", "k" * 900}
+    failing = long_names if server.folders else too_long
+    everything = {key: key.encode()[-40:] * 3 for key in fitting | too_long | long_names}
+    sets = [x for k, v in server.properties().items() for x in ("--set", f"{k}={v}")]
+    with KeyOrigin() as store:
+        store.objects.update({("b", key): Object(data) for key, data in everything.items()})
+        source = harness.random_name()
+        node.create_bucket(source, "s3://b", **store.properties())
+        words = [source, name] if job == "copy" else [*sets, source, server.url(name)]
+        for _ in range(2):
+            done = node.cli(job, *words, "--wait", "--json", check=False)
+            assert done.stdout, done.stderr
+            ended = json.loads(done.stdout)
+            errors = {x["key"]: x["reason"] for x in json.loads(node.cli("job", "errors", ended["id"], "--json").stdout)}
+            assert set(errors) == failing, (ended, {k[:20]: v[-200:] for k, v in errors.items()})
+            assert all(any(word in reason for word in ("long", "255", "1024")) for reason in errors.values()), errors
+            assert (done.returncode, ended["state"], ended["failed_objects"]) == (3, "partly failed", len(failing)), ended
+            assert ended["done_objects"] == len(everything) - len(failing), ended
+            for key in set(everything) - failing:
+                assert server.get(prefix + key) == everything[key], key
+            assert len([k for k in server.keys() if k.startswith(prefix) and ".forebay-" not in k]) == len(everything) - len(failing)
 
 
 def behind(shaper, server, kind, prefix):

@@ -382,6 +382,34 @@ def test_jobs_of_each_kind(node, servers, new_node, tmp_path, kind):
     expect_there("sync/")
 
 
+@pytest.mark.parametrize("kind", ["az", "gs"])
+def test_an_import_asks_once_for_a_small_object(node, servers, new_shaper, kind):
+    """What an object is like and its bytes come with one answer, whose time is to the second: where the listing has told a finer one, that
+    is the object's, so that a later job has nothing to do. (Seen to fail for gs where opens_at_once in kind_copy.c is false; without the
+    listing's time in find_source times are cut.)"""
+    server = servers(kind)
+    name = harness.random_name()
+    scratch = harness.scratch_bucket(node)
+    bodies = {f"d/{i}": os.urandom(10_000 + i) for i in range(30)}
+    fill(server, name + "/", bodies)
+    shaper = new_shaper(server)
+    url, properties = behind(shaper, server, kind, name)
+    sets = [x for k, v in properties.items() for x in ("--set", f"{k}={v}")]
+
+    shaper.reset()
+    job = json.loads(node.cli("import", *sets, url, scratch, "--wait", "--json").stdout)
+    assert (job["state"], job["done_objects"], job["skipped_objects"]) == ("done", 30, 0), job
+    assert 30 < shaper.stats()["requests"] < 40, shaper.stats()  # and the listings
+    for key, body in bodies.items():
+        assert node.s3().get_object(Bucket=scratch, Key=key)["Body"].read() == body
+        if kind == "gs":
+            there = json.loads(origins.request(server._object(f"{name}/{key}"))[2])["updated"]
+            here = json.loads(node.cli("stat", "--json", f"{scratch}/{key}").stdout)
+            assert here["modified"].rstrip("Z")[:23] == there.rstrip("Z")[:23], (here, there)
+    job = json.loads(node.cli("import", *sets, url, scratch, "--wait", "--json").stdout)
+    assert (job["done_objects"], job["skipped_objects"]) == (30, 30), job
+
+
 @pytest.mark.parametrize("job", ["copy", "sync", "export"])
 @pytest.mark.parametrize("kind", sorted(kind for kind in KINDS if KINDS[kind].writable))
 def test_names_that_no_object_there_can_have(node, servers, kind, job):

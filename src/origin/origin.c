@@ -68,12 +68,6 @@ static int check_view(const struct origin_ops *ops, const struct origin_options 
     if (!is_view(o) || ops->keeps & ORIGIN_CAN_VERSIONS)
         return 0;
     const char *name = is_set(o->version) ? "origin.version" : "origin.as_of";
-    if (strcmp(ops->scheme, "az") == 0) /* which keeps them for who speaks to it otherwise */
-        return err_set(
-            e, ERR_BAD_OPTION,
-            "%s: versions of az:// are not spoken: make the version that is meant the current blob (copy "
-            "it over the blob, or restore the container to a time), then import that",
-            name);
     return err_set(e, ERR_BAD_OPTION, "%s: an origin of %s:// keeps no versions that can be asked for", name,
                    ops->scheme);
 }

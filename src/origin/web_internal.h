@@ -134,7 +134,7 @@ struct web_response {
     char copy_status[16]; /* x-ms-copy-status */
     char copy_id[64];     /* x-ms-copy-id */
     char etag[WEB_ETAG_MAX + 1];
-    char version_id[WEB_VERSION_ID_MAX + 1]; /* x-amz-version-id */
+    char version_id[WEB_VERSION_ID_MAX + 1]; /* x-amz-version-id, x-ms-version-id */
     char location[WEB_LOCATION_MAX];
     struct buf content_type, meta;
 };

@@ -382,6 +382,19 @@ def test_jobs_of_each_kind(node, servers, new_node, tmp_path, kind):
     expect_there("sync/")
 
 
+def test_a_service_that_knows_no_versions(node, servers):
+    """Azurite takes a version's id and answers with the blob of now: an import of that version says so, and brings nothing. (Without
+    az_view_check it brings the blob of now as that version.)"""
+    server, scratch = servers("az"), harness.scratch_bucket(node)
+    name, prefix = new_bucket(node, server)
+    server.put(prefix + "k", b"now")
+    sets = [x for k, v in server.properties().items() for x in ("--set", f"{k}={v}")]
+    version = ["--version", "2026-01-31T23:59:59.1234567Z"]
+    done = node.cli("import", *sets, *version, server.url(name) + "/k", scratch + "/", "--wait", check=False)
+    assert done.returncode != 0 and "the answer is of no version" in done.stderr, (done.stdout, done.stderr)
+    assert s3_keys(node.s3(), scratch) == []
+
+
 @pytest.mark.parametrize("kind", ["az", "gs"])
 def test_an_import_asks_once_for_a_small_object(node, servers, new_shaper, kind):
     """What an object is like and its bytes come with one answer, whose time is to the second: where the listing has told a finer one, that

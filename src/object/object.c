@@ -262,7 +262,7 @@ static int run(struct object_session *ses, uint32_t op, const void *req, struct 
 }
 
 /* Whether a thread of the front waits for an origin while it does that for a client. Of changes that other
- * clients than S3's ask for only bodies count: what became of a name must not be left open. */
+ * clients than S3's ask for only the commits of bodies count: what became of a name must not be left open. */
 static bool is_crowded(const struct object_session *ses, uint32_t op)
 {
     bool is_s3 = ses->via == WIRE_VIA_S3;
@@ -271,10 +271,10 @@ static bool is_crowded(const struct object_session *ses, uint32_t op)
     case WIRE_OP_FETCH:
     case WIRE_OP_STAT:
     case WIRE_OP_LIST:
-    case WIRE_OP_PUT_WRITE:
     case WIRE_OP_PUT_COMMIT:
         return is_s3 || ses->is_remote;
     case WIRE_OP_PUT_OPEN:
+    case WIRE_OP_PUT_WRITE:
     case WIRE_OP_UPLOAD_CREATE:
     case WIRE_OP_UPLOAD_PART:
     case WIRE_OP_UPLOAD_WRITE:
@@ -299,11 +299,8 @@ static bool is_crowded(const struct object_session *ses, uint32_t op)
  * which the origin may have all is sent again only where that makes no difference. */
 static int crowded_out(struct object_session *ses, uint32_t op, const void *req)
 {
-    bool again = true;
-    if (op == WIRE_OP_PUT_WRITE)
-        again = false;
-    else if (op == WIRE_OP_PUT_COMMIT)
-        again = writer_may_repeat(ses, ((const struct wire_put_commit_req *)req)->handle);
+    bool again =
+        op != WIRE_OP_PUT_COMMIT || writer_may_repeat(ses, ((const struct wire_put_commit_req *)req)->handle);
     return again && ses->via != WIRE_VIA_S3 ? ERR_CLOSED : ERR_ORIGIN_BUSY;
 }
 

@@ -784,6 +784,24 @@ static void test_explaining_what_is_here(void **state)
     SAYS(f, "k", "\"fresh\":false");
 }
 
+/* Of what no listing tells the time decides for which what is cached is believed. (Without mirror_is_fresh in
+ * put_freshness it never is.) */
+static void test_explaining_for_how_long_it_is_believed(void **state)
+{
+    struct fixture *f = *state;
+    struct bucket *b = NULL;
+    set_bucket(f, "validate=ttl:1h\n");
+    origin_write(f, "k", "one");
+    assert_string_equal(read_all(f, "k", NULL), "one");
+    assert_int_equal(bucket_find(f->service->buckets, SLICE_LIT("data"), &b, NULL), 0);
+    (void)mirror_changed(f->service->mirror, b, SLICE_LIT("k"));
+    bucket_unref(b);
+    SAYS(f, "k", "\"validate\":\"ttl:1h\"");
+    SAYS(f, "k", "\"fresh\":true");
+    atomic_fetch_add(&clock_ahead_ns, 2 * 3600 * (uint64_t)1000000000);
+    SAYS(f, "k", "\"fresh\":false");
+}
+
 /* Of an object that is here in part the first byte that is missing is told. */
 static void test_explaining_a_part(void **state)
 {
@@ -834,6 +852,7 @@ int main(void)
         TEST(test_directories_pass_the_gate),
         TEST(test_explaining_what_is_not_here),
         TEST(test_explaining_what_is_here),
+        CLOCKED(test_explaining_for_how_long_it_is_believed),
         TEST(test_explaining_a_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,6 +33,7 @@ void quit_turn_begin(struct quit_turn *t, struct quit_crowd *crowd)
 {
     t->crowd = crowd;
     atomic_init(&t->since_ms, 0);
+    atomic_init(&t->life_ms, 0);
     atomic_init(&t->state, TURN_NEW);
 }
 
@@ -54,6 +55,7 @@ static bool is_refused(struct quit_turn *t)
     if (atomic_compare_exchange_strong(&t->since_ms, &since_ms, now_ms))
         since_ms = now_ms;
     since_ms = MAX(since_ms, watched ? atomic_load(watched) : 0);
+    since_ms = MAX(since_ms, atomic_load(&t->life_ms));
     uint64_t waited_ms = now_ms - MIN(now_ms, since_ms);
     bool full = atomic_load(&t->crowd->n) >= t->crowd->most;
     if (waited_ms < (full ? QUIT_CROWDED_MS : QUIT_LONG_MS))
@@ -69,6 +71,42 @@ const _Atomic uint64_t *quit_watch(const _Atomic uint64_t *life_ms)
     const _Atomic uint64_t *before = watched;
     watched = life_ms;
     return before;
+}
+
+bool quit_is_refused(void)
+{
+    bool refused = false;
+    for (const struct quit *q = here; q; q = q->outer)
+        refused |= q->turn && atomic_load(&q->turn->state) == TURN_REFUSED;
+    return refused;
+}
+
+static void advance(_Atomic uint64_t *life_ms, uint64_t at_ms)
+{
+    uint64_t was = atomic_load(life_ms);
+    while (was < at_ms && !atomic_compare_exchange_weak(life_ms, &was, at_ms))
+        ;
+}
+
+void quit_lives_at(uint64_t at_ms)
+{
+    for (const struct quit *q = here; q; q = q->outer) {
+        if (q->turn)
+            advance(&q->turn->life_ms, at_ms);
+        if (q->life_ms)
+            advance(q->life_ms, at_ms);
+    }
+}
+
+void quit_lives(void)
+{
+    if (here)
+        quit_lives_at(sys_mono_ms());
+}
+
+const _Atomic uint64_t *quit_watched(void)
+{
+    return watched;
 }
 
 /* ---- scopes ---- */
@@ -110,6 +148,14 @@ void quit_leave(struct quit *q)
 {
     assert(here == q);
     here = q->outer;
+}
+
+const struct quit *quit_lasting(void)
+{
+    const struct quit *q = here;
+    while (q && q->turn)
+        q = q->outer;
+    return q;
 }
 
 const struct quit *quit_here(void)

@@ -42,6 +42,7 @@ struct quit_crowd {
 struct quit_turn {
     struct quit_crowd *crowd;
     _Atomic uint64_t since_ms; /* when it was first seen to wait, monotonic; 0: not yet */
+    _Atomic uint64_t life_ms;  /* when what it does itself got on last (quit_lives), monotonic; 0: never */
     atomic_int state;
 };
 
@@ -50,7 +51,8 @@ struct quit {
     const struct quit *outer;
     const atomic_bool *soon, *now;
     struct quit_turn *turn;
-    uint64_t tidy_until_ms; /* monotonic: until then nothing counts; 0: not one to tidy up in */
+    _Atomic uint64_t *life_ms; /* where quit_lives says so; NULL: nowhere, but for a turn's own */
+    uint64_t tidy_until_ms;    /* monotonic: until then nothing counts; 0: not one to tidy up in */
 };
 
 /* What the scopes of this thread say. */
@@ -72,11 +74,21 @@ void quit_leave(struct quit *q);
 void quit_turn_begin(struct quit_turn *t, struct quit_crowd *crowd);
 /* After the scope was left. Whether it was given up for others. */
 bool quit_turn_end(struct quit_turn *t);
+/* Whether one of this thread's scopes was given up for others. */
+bool quit_is_refused(void);
+
+/* What this thread does gets on, as bytes leave: none of its turns has waited since then (monotonic). Bytes
+ * that lie in buffers on the way to a silent origin are no sign of life for others: theirs is quit_watch. */
+void quit_lives(void);
+void quit_lives_at(uint64_t at_ms);
 
 /* What this thread waits for from now on showed a sign of life then (monotonic, ms; 0: never); NULL: nobody
  * knows. Gives the former, to be put back before the memory goes. */
 const _Atomic uint64_t *quit_watch(const _Atomic uint64_t *life_ms);
+const _Atomic uint64_t *quit_watched(void); /* for threads that work for this one */
 
+/* The innermost scope that is no turn's, for threads that outlive the turn; or NULL. */
+const struct quit *quit_lasting(void);
 /* The innermost scope, or NULL; and one, with those around it, in its place: gives the former. */
 const struct quit *quit_here(void);
 const struct quit *quit_use(const struct quit *q);

@@ -399,7 +399,9 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
     count(a->c, op, -1);
     if (fate == CLIENT_ANSWERED) {
         give_back(a->c, a->conn);
-        *ret_again = r == ERR_CLOSED; /* shutting down: refused before it ran */
+        *ret_again = r == ERR_CLOSED; /* shutting down, or its threads all wait: refused, or to be repeated */
+        if (r == ERR_CLOSED && client_op_is_long(op)) /* as long as the node answers */
+            a->deadline_ms = sys_mono_ms() + a->c->timeout_ms;
         return r;
     }
     /* A reply that is only late says nothing about the session's other connections. */

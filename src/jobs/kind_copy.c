@@ -376,7 +376,7 @@ static int stat_source(struct kind_work *w, const struct kind_object *o, struct 
  * as long as the object itself. */
 static bool opens_at_once(const struct kind_work *w, const struct kind_object *o)
 {
-    return w->tells_at_once && !w->to_origin && !job_spec_restores(w->spec) && o->mtime_ns > 0 &&
+    return w->from_origin && !w->to_origin && !job_spec_restores(w->spec) && o->mtime_ns > 0 &&
            o->size_bytes > 0 && o->size_bytes <= AT_ONCE_MAX;
 }
 
@@ -388,8 +388,11 @@ static int find_source(struct kind_work *w, const struct kind_object *o, bool at
         if (r < 0)
             return r;
         ret->attr = ret->open.attr;
-        if (is_as_listed(o, &ret->attr))
+        if (is_as_listed(o, &ret->attr)) {
+            if (w->rounds_times)
+                ret->attr.mtime_ns = o->mtime_ns;
             return 0;
+        }
         source_close(w, ret);
     }
     return stat_source(w, o, &ret->attr, e);

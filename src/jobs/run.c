@@ -217,7 +217,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .part_bytes = r->ends.part_bytes,
                           .to_origin = r->ends.to_url,
                           .from_origin = r->ends.from_url,
-                          .tells_at_once = r->ends.tells_at_once,
+                          .rounds_times = r->ends.rounds_times,
                           .sums = sums_of(r),
                           .modes = r->ends.modes,
                           .has_dirs = r->ends.has_dirs,
@@ -745,7 +745,7 @@ static void set_end_locked(struct run *r, enum job_event ev, const char *reason)
         return;
     rec->state = next;
     rec->ended_ns = job_state_is_final(next) ? sys->real_ns() : 0;
-    if (next == JOB_FAILED)
+    if (next == JOB_FAILED || next == JOB_PARTIAL)
         job_set_text(&rec->reason, slice_str(reason));
 }
 
@@ -765,6 +765,13 @@ static int commit_end_locked(struct run *r, enum job_event ev, const char *reaso
     return jobs_commit_locked(r->jobs, r->job, notes, e);
 }
 
+/* Whether what is left can wait for the retry of the objects that failed: that does it once more. */
+static bool can_wait(const struct run *r)
+{
+    const struct job_record *rec = &r->job->record;
+    return rec->failed_objects > 0 && (rec->phase == JOB_DIRS || rec->phase == JOB_MANIFEST);
+}
+
 static void conclude(struct run *r, int k, struct err *why)
 {
     struct jobs *j = r->jobs;
@@ -782,15 +789,15 @@ static void conclude(struct run *r, int k, struct err *why)
     if (r->has_ends)
         ends_close(j->objects, &r->ends);
     object_session_free(TAKE_PTR(r->session));
-    enum job_event ev = stopped                   ? JOB_ON_INTERRUPT
-                        : k < 0                   ? JOB_ON_FAIL
-                        : rec->failed_objects > 0 ? JOB_ON_FINISH_PARTLY
-                                                  : JOB_ON_FINISH;
+    enum job_event ev = stopped                                ? JOB_ON_INTERRUPT
+                        : k < 0 && !(kept == 0 && can_wait(r)) ? JOB_ON_FAIL
+                        : rec->failed_objects > 0              ? JOB_ON_FINISH_PARTLY
+                                                               : JOB_ON_FINISH;
     LOCK_SCOPE(&j->lock);
     if (kept < 0)
         jobs_roll_back_locked(j, r->job);
     e.code = 0;
-    if (commit_end_locked(r, ev, why->text[0] ? why->text : err_text(k), kept == 0, &e) < 0) {
+    if (commit_end_locked(r, ev, k == 0 ? "" : why->text[0] ? why->text : err_text(k), kept == 0, &e) < 0) {
         log_error("jobs", "%s", e.text);
         jobs_roll_back_locked(j, r->job); /* its notes go with this thread */
     }

@@ -408,6 +408,12 @@ void upstream_lives(struct upstream *u)
     atomic_store(&u->places->life_ms, sys_mono_ms());
 }
 
+void upstream_heard(struct upstream *u, int result)
+{
+    if (result != -ECANCELED && !retry_is_transient(result))
+        upstream_lives(u);
+}
+
 void upstream_leave(struct upstream *u, int result)
 {
     if (result == 0)
@@ -477,8 +483,7 @@ static int ignore_body(void *arg, const struct origin_attr *attr, const void *p,
             upstream_enter(u);                                                                               \
             _result = (call);                                                                                \
             upstream_leave((u), _result);                                                                    \
-            if (_result != -ECANCELED && !retry_is_transient(_result))                                       \
-                upstream_lives(u);                                                                           \
+            upstream_heard((u), _result);                                                                    \
         } while (_result < 0 && upstream_try_again((u), &_retry, _result, NULL));                            \
         (void)quit_watch(_watched);                                                                          \
         _result;                                                                                             \
@@ -560,19 +565,25 @@ static int put(struct upstream *u, const struct origin_put *p, const struct orig
     placed = placed && !stays;
     _cleanup_(arena_freep) struct arena *scratch = arena_new(PUT_ARENA_BYTES);
     struct origin_attr answer;
+    const _Atomic uint64_t *watched = quit_watch(&u->places->life_ms);
     int r;
     for (;;) {
         arena_clear(scratch);
         if (placed)
             upstream_enter(u);
-        else if (!stays && !upstream_enter_slowly(u, p->cancel))
-            return err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
+        else if (!stays && !upstream_enter_slowly(u, p->cancel)) {
+            r = err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
+            break;
+        }
         r = put_once(u, p, body, scratch, &answer, e);
         if (placed)
             upstream_leave(u, r);
+        if (!stays)
+            upstream_heard(u, r);
         if (r == 0 || (conditional && r != ERR_ORIGIN_BUSY) || !upstream_try_again(u, &retry, r, p->cancel))
             break;
     }
+    (void)quit_watch(watched);
     if (r < 0)
         return r;
     *ret = answer;
@@ -673,9 +684,12 @@ int upstream_upload_complete(struct upstream *u, const struct origin_put *p, str
                              const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                              struct origin_attr *ret, struct err *e)
 {
+    const _Atomic uint64_t *watched = quit_watch(&u->places->life_ms);
     upstream_enter(u);
     int r = origin_upload_complete(u->origin, p, id, parts, n, size_bytes, a, ret, e);
     upstream_leave(u, r);
+    upstream_heard(u, r);
+    (void)quit_watch(watched);
     return r;
 }
 

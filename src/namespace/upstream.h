@@ -84,6 +84,8 @@ void upstream_charge_request(struct upstream *u);
 void upstream_unlimit(struct upstream *u);
 /* The origin has just answered, or sent bytes. */
 void upstream_lives(struct upstream *u);
+/* A request of it came to that: whether that is a sign of life. */
+void upstream_heard(struct upstream *u, int result);
 /* Whether what this thread does here is given up, or the node stops: nothing is tried again (base/quit.h). */
 bool upstream_is_quitting(const struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits; not when it is quitting.

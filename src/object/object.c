@@ -262,11 +262,47 @@ static int run(struct object_session *ses, uint32_t op, const void *req, struct 
     }
 }
 
-/* What clients read takes a thread of the front while it waits. Writes are not given up half-way. */
+/* Whether a thread of the front waits for an origin while it does that for a client. Of changes that other
+ * clients than S3's ask for only the commits of bodies count: what became of a name must not be left open. */
 static bool is_crowded(const struct object_session *ses, uint32_t op)
 {
-    return (ses->via == WIRE_VIA_S3 || ses->is_remote) &&
-           (op == WIRE_OP_OPEN || op == WIRE_OP_FETCH || op == WIRE_OP_STAT || op == WIRE_OP_LIST);
+    bool is_s3 = ses->via == WIRE_VIA_S3;
+    switch ((enum wire_op)op) {
+    case WIRE_OP_OPEN:
+    case WIRE_OP_FETCH:
+    case WIRE_OP_STAT:
+    case WIRE_OP_LIST:
+    case WIRE_OP_PUT_COMMIT:
+        return is_s3 || ses->is_remote;
+    case WIRE_OP_PUT_OPEN:
+    case WIRE_OP_PUT_WRITE:
+    case WIRE_OP_UPLOAD_CREATE:
+    case WIRE_OP_UPLOAD_PART:
+    case WIRE_OP_UPLOAD_WRITE:
+    case WIRE_OP_UPLOAD_END:
+    case WIRE_OP_UPLOAD_COMPLETE:
+    case WIRE_OP_UPLOAD_ABORT:
+    case WIRE_OP_UPLOAD_COPY:
+    case WIRE_OP_REMOVE:
+    case WIRE_OP_COPY:
+    case WIRE_OP_COPY_FROM:
+    case WIRE_OP_SET_META:
+    case WIRE_OP_SET_TAGS:
+    case WIRE_OP_TAGS:
+    case WIRE_OP_PART:
+        return is_s3;
+    default:
+        return false;
+    }
+}
+
+/* What clients other than S3's do when they are given up: ERR_CLOSED: they ask again by themselves. A body of
+ * which the origin may have all is sent again only where that makes no difference. */
+static int crowded_out(struct object_session *ses, uint32_t op, const void *req)
+{
+    bool again =
+        op != WIRE_OP_PUT_COMMIT || writer_may_repeat(ses, ((const struct wire_put_commit_req *)req)->handle);
+    return again && ses->via != WIRE_VIA_S3 ? ERR_CLOSED : ERR_ORIGIN_BUSY;
 }
 
 /* So that the threads of the front do not all wait for an origin that hangs. S3 clients are told to slow
@@ -283,7 +319,7 @@ static int run_in_crowd(struct object_session *ses, uint32_t op, const void *req
     bool given_up = quit_turn_end(&turn);
     if (r != -ECANCELED || !given_up)
         return r;
-    return err_set(e, ses->via == WIRE_VIA_S3 ? ERR_ORIGIN_BUSY : ERR_CLOSED,
+    return err_set(e, crowded_out(ses, op, req),
                    "half of the threads of this node wait for origins that do not answer; slow down");
 }
 

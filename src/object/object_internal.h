@@ -104,7 +104,7 @@ struct object_service {
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
     /* The node stops: what origins do not answer, and then all that is under way there, is given up. */
-    struct quit_crowd crowd; /* threads of the front that read, and wait */
+    struct quit_crowd crowd; /* threads of the front that wait for origins */
     atomic_bool stopping_soon, stopping;
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
@@ -295,6 +295,9 @@ void reader_unref(struct reader *r);
 void reader_passed(struct object_session *ses, const struct wire_open_rep *rep);
 void writer_ref(struct writer *w);
 void writer_unref(struct writer *w); /* the last one drops what was not committed */
+/* Whether the commit may be asked for once more after one that was given up: the body is whole and here, and
+ * it makes no difference whether the origin has it already. */
+bool writer_may_repeat(struct object_session *ses, uint64_t handle);
 /* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. */
 int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct err *e);
 

@@ -30,7 +30,8 @@ struct part_send {
     uint32_t number;
     uint64_t size, cap;
     char *ring;
-    const struct quit *quit; /* of who sends it: the session's, which outlives it */
+    const struct quit *quit;  /* of who sends it: the session's, which outlives it */
+    _Atomic uint64_t life_ms; /* when bytes left last, monotonic; 0: never */
     atomic_bool cancel;
     pthread_t thread;
     bool started, joined;
@@ -105,6 +106,7 @@ static int send_part(struct part_send *p, char *ret_etag, struct err *e)
             return -ECANCELED;
         int r = origin_upload_part(p->upstream->origin, &put, slice_str(p->origin_id), p->number, &body,
                                    ret_etag, e);
+        upstream_heard(p->upstream, r);
         if (r == 0 || !fits_whole(p) || !upstream_try_again(p->upstream, &retry, r, &p->cancel))
             return r;
     }
@@ -115,8 +117,11 @@ static void *sender_main(void *arg)
     struct part_send *p = CAST_MAGIC(part_send, arg, MAGIC);
     char etag[ORIGIN_ETAG_MAX + 1] = "";
     struct err e = {0};
+    struct quit own = {.life_ms = &p->life_ms};
     (void)quit_use(p->quit);
+    quit_enter(&own);
     int r = send_part(p, etag, &e);
+    quit_leave(&own);
     if (r < 0 && atomic_load(&p->cancel)) /* between two tries, perhaps */
         r = err_set(&e, -ECANCELED, "given up");
     LOCK_SCOPE(&p->lock);
@@ -224,7 +229,7 @@ int part_send_new(struct object_service *s, struct upstream *u, const struct par
     p->magic = MAGIC;
     p->service = s;
     p->upstream = upstream_ref(u);
-    p->quit = quit_here();
+    p->quit = quit_lasting();
     p->key = slice_dup(plan->key);
     p->origin_id = slice_dup(plan->origin_id);
     p->sums = slice_dup(plan->sums);
@@ -256,12 +261,24 @@ static int failed_locked(const struct part_send *p, struct err *e)
     return p->result;
 }
 
+/* Waits a little for what the sender does. Who may not wait any longer gives the part up: the sender ends.
+ */
+static void wait_sender_locked(struct part_send *p)
+{
+    (void)cond_wait_for(&p->moved, &p->lock, (uint64_t)QUIT_LOOK_MS * 1000000);
+    quit_lives_at(atomic_load(&p->life_ms));
+    if (quit_is_now() && !p->done)
+        atomic_store(&p->cancel, true);
+}
+
 /* Waits until some of the ring is free; gives how much in one piece. */
 static int wait_room(struct part_send *p, uint64_t *ret_n, struct err *e)
 {
+    const _Atomic uint64_t *watched = quit_watch(&p->upstream->places->life_ms);
     LOCK_SCOPE(&p->lock);
     while (!p->done && p->written == p->given + p->cap)
-        cond_wait(&p->moved, &p->lock);
+        wait_sender_locked(p);
+    (void)quit_watch(watched);
     if (p->done) /* before its last byte: it has failed */
         return failed_locked(p, e);
     *ret_n = MIN(p->given + p->cap - p->written, p->cap - p->written % p->cap);
@@ -312,6 +329,15 @@ void part_send_settle(struct part_send *p, uint64_t until_ns)
         (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
 }
 
+static void wait_done(struct part_send *p)
+{
+    const _Atomic uint64_t *watched = quit_watch(&p->upstream->places->life_ms);
+    LOCK_SCOPE(&p->lock);
+    while (!p->done)
+        wait_sender_locked(p);
+    (void)quit_watch(watched);
+}
+
 int part_send_end(struct part_send *p, struct slice *ret_etag, struct err *e)
 {
     assert(p->magic == MAGIC);
@@ -319,6 +345,7 @@ int part_send_end(struct part_send *p, struct slice *ret_etag, struct err *e)
         return err_set(e, ERR_PROTOCOL, "the part ended before all of its %llu bytes were written",
                        (unsigned long long)p->size);
     part_send_finish(p);
+    wait_done(p);
     join(p);
     LOCK_SCOPE(&p->lock);
     if (p->result < 0)

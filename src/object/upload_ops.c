@@ -249,7 +249,9 @@ int op_upload_part(struct object_session *ses, const struct wire_upload_part_req
 /* What a part comes to that an abort stopped, or that somebody's end does not wait for. */
 static int given_up(int r, struct err *e)
 {
-    return r == -ECANCELED ? err_set(e, -ENOENT, "the upload is being completed or aborted") : r;
+    return r == -ECANCELED && !quit_is_refused()
+               ? err_set(e, -ENOENT, "the upload is being completed or aborted")
+               : r;
 }
 
 int op_upload_write(struct object_session *ses, const struct wire_upload_write_req *req, struct arena *a,

@@ -101,9 +101,13 @@ static void *uploader_main(void *arg)
 {
     struct writer *w = arg;
     struct err e = {0};
+    struct quit own = {.life_ms = &w->life_ms};
     (void)quit_use(w->quit);
+    quit_enter(&own);
     int r = upload(w, &w->put, w->size, &e);
+    quit_leave(&own);
     LOCK_SCOPE(&w->lock);
+    w->done = true;
     w->result = r;
     w->err = e;
     cond_broadcast(&w->moved);
@@ -122,6 +126,20 @@ static int start_uploader(struct writer *w)
     w->started = r == 0;
     w->confirmed_ns = sys->real_ns();
     return -r;
+}
+
+/* Who may not wait any longer gives the upload up. */
+static void wait_uploader(struct writer *w)
+{
+    const _Atomic uint64_t *watched = quit_watch(&w->upstream->places->life_ms);
+    LOCK_SCOPE(&w->lock);
+    while (!w->done) {
+        (void)cond_wait_for(&w->moved, &w->lock, (uint64_t)QUIT_LOOK_MS * 1000000);
+        quit_lives_at(atomic_load(&w->life_ms));
+        if (quit_is_now() && !w->done)
+            atomic_store(&w->cancel, true);
+    }
+    (void)quit_watch(watched);
 }
 
 static void join_uploader(struct writer *w)
@@ -217,7 +235,7 @@ struct writer *writer_new(struct object_service *s, struct upstream *u, bool is_
     w->arena = arena_new(WRITER_ARENA);
     w->answer_arena = arena_new(ANSWER_ARENA);
     w->size = q->size;
-    w->quit = quit_here();
+    w->quit = quit_lasting();
     w->via = q->via;
     w->staged = q->flags & WIRE_STAGED;
     w->fd = -1;
@@ -602,6 +620,7 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
         w->confirmed_ns = sys->real_ns();
         return upload_file(w, &put, q, e);
     }
+    wait_uploader(w);
     join_uploader(w);
     if (w->result < 0 && e)
         *e = w->err;
@@ -841,6 +860,15 @@ int op_put_commit(struct object_session *ses, const struct wire_put_commit_req *
         writer_unref(session_take(ses, HANDLE_WRITE, req->handle));
     writer_unref(w);
     return r;
+}
+
+bool writer_may_repeat(struct object_session *ses, uint64_t handle)
+{
+    struct writer *w =
+        session_kind(ses, handle) == HANDLE_WRITE ? session_get(ses, HANDLE_WRITE, handle, NULL) : NULL;
+    bool may = w && !w->streaming && !w->put.if_none_match && w->put.if_match.n == 0;
+    writer_unref(w);
+    return may;
 }
 
 /* ---- STRAND ---- */

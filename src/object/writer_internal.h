@@ -32,7 +32,8 @@ struct writer {
     struct upload_here here; /* the upload that this is of; UPLOAD_KEEP */
     struct id128 other;      /* busy: the upload that the commit completes, whose file is another one */
     bool has_other;
-    const struct quit *quit; /* of who opened it: the session's, which outlives it */
+    const struct quit *quit;  /* of who opened it: the session's, which outlives it */
+    _Atomic uint64_t life_ms; /* when bytes left last in the uploader, monotonic; 0: never */
     atomic_bool cancel;
 
     struct lock lock; /* covers what follows */
@@ -40,6 +41,7 @@ struct writer {
     uint64_t written;   /* bytes put in order so far */
     uint64_t body_size; /* what is being uploaded */
     bool final, started, joined;
+    bool done; /* of the uploader: `result` is all that comes */
     int result;
     struct err err;
     bool busy, ended;

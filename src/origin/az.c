@@ -161,6 +161,8 @@ static void az_free(struct az *z)
     free(z->account);
     free(z->container);
     free(z->prefix);
+    free(z->version);
+    free(z->version_key);
     explicit_bzero(z, sizeof(*z));
     free(z);
 }
@@ -184,6 +186,8 @@ static int az_open(struct slice rest, const struct origin_options *o, struct ori
     if (r == 0)
         r = web_parse_name(rest, "a container", "az://CONTAINER/PREFIX", &z->container, &z->prefix, e);
     if (r == 0)
+        r = az_view_open(z, o, e);
+    if (r == 0)
         r = set_credentials(z, &s, e);
     if (r == 0)
         r = set_endpoint(z, &s, e);
@@ -191,6 +195,8 @@ static int az_open(struct slice rest, const struct origin_options *o, struct ori
         r = az_token_new(o, &z->endpoint, &z->token, e);
     if (r < 0)
         return r;
+    if (z->version)
+        z->web.kind = &az_view_kind;
     *ret = &TAKE_PTR(z)->base;
     return 0;
 }
@@ -226,8 +232,19 @@ const struct web_kind az_web_kind = {
     .refused = az_request_refused,
 };
 
+const struct web_kind az_view_kind = {
+    .version_header = "etag",
+    .meta_prefix = "x-ms-meta-",
+    .tells_versions = true,
+    .prepare = az_request_prepare,
+    .refused = az_request_refused,
+    .pin = az_view_pin,
+    .check = az_view_check,
+};
+
 const struct origin_ops origin_az_ops = {
     .scheme = "az",
+    .keeps = ORIGIN_CAN_VERSIONS,
     .open = az_open,
     .close = az_close,
     .identify = az_identify,

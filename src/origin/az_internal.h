@@ -44,6 +44,8 @@ struct az {
     struct az_token *token;       /* NULL: none */
     const char *told;             /* where key or signature are from, for people; NULL: there are none */
     uint64_t part_bytes;
+    char *version,
+        *version_key; /* the only one that is seen, and of which blob below the prefix; NULL: of now */
     struct az_hints hints;
 };
 
@@ -54,7 +56,7 @@ static inline struct az *az_of(struct origin *o)
     return z;
 }
 
-extern const struct web_kind az_web_kind;
+extern const struct web_kind az_web_kind, az_view_kind;
 
 /* What the account signs, by its version 2009-09-19 of SharedKey; all headers of the request are in `pairs`,
  * lower-case names. `path` is the encoded path of the URL. For the request and for tests. */
@@ -81,6 +83,19 @@ void az_token_drop(struct az_token *t, uint64_t version);
  * for tests.
  */
 int az_token_form(const char *assertion_file, const char *identity, struct buf *form, struct err *e);
+
+/* ---- az_versions.c ---- */
+
+/* origin.version, after the prefix is known; ERR_BAD_OPTION, also for origin.as_of. */
+int az_view_open(struct az *z, const struct origin_options *o, struct err *e);
+/* Of a read: names the version; and whether the answer is of it. */
+int az_view_pin(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e);
+int az_view_check(const struct web_call *c, struct err *e);
+/* The page of the one blob. */
+int az_view_list(struct az *z, const struct origin_list *l, struct arena *a, struct origin_page *ret,
+                 struct err *e);
+
+/* ---- verbs ---- */
 
 int az_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
             struct err *e);

@@ -169,6 +169,8 @@ int az_list(struct origin *o, const struct origin_list *l, struct arena *a, stru
             struct err *e)
 {
     struct az *z = az_of(o);
+    if (z->version)
+        return az_view_list(z, l, a, ret, e);
     struct origin_list q = *l;
     struct slice marker = SLICE_NULL, after = SLICE_NULL;
     int r = q.token.n ? take_token(q.token, &after, &marker, e) : 0;

@@ -69,12 +69,6 @@ static int check_view(const struct origin_ops *ops, const struct origin_options 
     if (!is_view(o) || ops->keeps & ORIGIN_CAN_VERSIONS)
         return 0;
     const char *name = is_set(o->version) ? "origin.version" : "origin.as_of";
-    if (strcmp(ops->scheme, "az") == 0) /* which keeps them for who speaks to it otherwise */
-        return err_set(
-            e, ERR_BAD_OPTION,
-            "%s: versions of az:// are not spoken: make the version that is meant the current blob (copy "
-            "it over the blob, or restore the container to a time), then import that",
-            name);
     return err_set(e, ERR_BAD_OPTION, "%s: an origin of %s:// keeps no versions that can be asked for", name,
                    ops->scheme);
 }
@@ -236,6 +230,8 @@ void origin_count_request(struct origin *o, const char *op, int status)
 
 void origin_moved(struct origin *o, uint64_t bytes)
 {
+    if (bytes > 0)
+        quit_lives();
     if (o->meter && bytes > 0)
         o->meter->moved(o->meter_arg, bytes);
 }

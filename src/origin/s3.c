@@ -247,6 +247,7 @@ const struct web_kind s3_web_kind = {
     .tells_checksums = true,
     .prepare = s3_request_prepare,
     .refused = s3_request_refused,
+    .why = s3_request_why,
 };
 
 const struct web_kind s3_view_kind = {
@@ -256,6 +257,7 @@ const struct web_kind s3_view_kind = {
     .tells_versions = true,
     .prepare = s3_request_prepare,
     .refused = s3_request_refused,
+    .why = s3_request_why,
     .pin = s3_view_pin,
     .check = s3_view_check,
 };
@@ -267,6 +269,7 @@ const struct web_kind s3_node_kind = {
     .is_node = true,
     .prepare = s3_request_prepare,
     .refused = s3_request_refused,
+    .why = s3_request_why,
 };
 
 const struct origin_ops origin_s3_ops = {

@@ -24,6 +24,7 @@
     X(RequestTimeTooSkewed, ERR_ORIGIN_DENIED)                                                               \
     X(ExpiredToken, ERR_ORIGIN_DENIED)                                                                       \
     X(InvalidToken, ERR_ORIGIN_DENIED)                                                                       \
+    X(InvalidTokenId, ERR_ORIGIN_DENIED) /* MinIO's, also of those that have ended */                        \
     X(TokenRefreshRequired, ERR_ORIGIN_DENIED)                                                               \
     X(SlowDown, ERR_ORIGIN_BUSY)                                                                             \
     X(ServiceUnavailable, ERR_ORIGIN_BUSY)                                                                   \
@@ -63,12 +64,13 @@ int s3_error_class(int status, struct slice code)
 
 bool s3_error_is_expired(const struct web_response *r, struct slice body)
 {
-    static const char *const codes[] = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"};
+    static const char *const codes[] = {"ExpiredToken", "InvalidToken", "InvalidTokenId",
+                                        "TokenRefreshRequired"};
     struct web_error x;
     web_error_parse(body, &x);
     bool expired = r->status == 401 || (r->status == 400 && !x.code[0]); /* answers to HEAD have no code */
-    for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
-        expired |= r->status == 400 && strcmp(x.code, codes[i]) == 0;
+    for (size_t i = 0; i < ARRAY_SIZE(codes); i++)                       /* 400 of Amazon's, 403 of others */
+        expired |= (r->status == 400 || r->status == 403) && strcmp(x.code, codes[i]) == 0;
     return expired;
 }
 

@@ -140,6 +140,8 @@ struct s3 {
     uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
     uint64_t copy_part_bytes; /* size of the parts of longer copies */
     struct s3_view view;
+    _Atomic uint64_t why_ms; /* when a refusal was told to have another reason than credentials that have
+                                ended, monotonic; 0: never */
 
     struct lock lock; /* covers what follows */
     struct sigv4_key day_key;
@@ -163,6 +165,7 @@ static inline struct s3 *s3_of_web(struct web *w)
 extern const struct web_kind s3_web_kind, s3_node_kind, s3_view_kind;
 int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
 int s3_request_refused(struct web_call *c, struct err *e);
+int s3_request_why(struct web_call *c, int r, struct err *e);
 
 /* ---- errors ---- */
 

@@ -12,7 +12,8 @@
 #include "base/text.h"
 #include "origin/meta.h"
 
-#define HEADER_MAX (16 * KIB)
+#define HEADER_MAX   (16 * KIB)
+#define WHY_AGAIN_MS 1000 /* for so long a refusal for another reason is believed to be that of others */
 
 static int full_path(struct web_call *c, struct buf *b)
 {
@@ -165,4 +166,40 @@ int s3_request_refused(struct web_call *c, struct err *e)
     if (c->ended)
         s3_provider_drop(s->keys.provider, c->credentials);
     return s3_error_of(s, &c->response, buf_view(&c->error_body), e);
+}
+
+/* ---- refusals of HEAD ---- */
+
+static int stop_body(void *arg, const void *p, size_t n)
+{
+    (void)arg, (void)p, (void)n;
+    return -EALREADY;
+}
+
+/* Its first byte is asked for: a refusal of that has words. By then other credentials may be there, for which
+ * web_perform has asked when those had ended. */
+int s3_request_why(struct web_call *c, int r, struct err *e)
+{
+    struct s3 *s = s3_of_web(c->web);
+    uint64_t now_ms = sys_mono_ms(), why_ms = atomic_load(&s->why_ms);
+    bool may_end = s->keys.provider || s->keys.fixed.session_token;
+    if (!may_end || !c->has_key || (why_ms > 0 && now_ms - why_ms < WHY_AGAIN_MS))
+        return r;
+    struct web_call _cleanup_(web_call_fini) ask;
+    struct err said = {0};
+    web_call_init(&ask, c->web, WEB_GET, "get");
+    ask.has_key = true;
+    ask.key = c->key;
+    ask.cancel = c->cancel;
+    ask.also_cancel = c->also_cancel;
+    ask.on_body = stop_body;
+    web_header(&ask, SLICE_LIT("range"), SLICE_LIT("bytes=0-0"));
+    int k = web_perform(&ask, &said);
+    bool denied = k == ERR_ORIGIN_DENIED;
+    c->ended = !denied && ask.credentials != c->credentials;
+    if (!c->ended && !(denied && s3_error_is_expired(&ask.response, buf_view(&ask.error_body))))
+        atomic_store(&s->why_ms, now_ms);
+    if (denied && e)
+        *e = said;
+    return denied ? k : r;
 }

@@ -25,8 +25,7 @@
 
 #include <inttypes.h>
 
-#define DEPTH_MAX 64
-#define PAGE_MAX  1000
+#define PAGE_MAX 1000
 
 /* ---- folders ---- */
 
@@ -237,9 +236,10 @@ struct place {
 struct walk {
     struct tree *tree;
     struct walk_page page;
-    bool directories;                     /* each is an entry */
-    bool first;                           /* the listing begins: nothing remembered counts */
-    char key[ORIGIN_KEY_MAX_BYTES + 260]; /* of the directory being walked: "" or ends with '/' */
+    bool directories;                      /* each is an entry */
+    bool first;                            /* the listing begins: nothing remembered counts */
+    char key[ORIGIN_KEY_MAX_BYTES + 260];  /* of the directory being walked: "" or ends with '/' */
+    char path[ORIGIN_KEY_MAX_BYTES + 260]; /* of the one being read; not in a frame for each */
     struct err *err;
 };
 
@@ -258,7 +258,7 @@ static int emit(struct walk *w, struct slice key, const struct tree_name *x, boo
 /* The directory w->key[0..key_n), from memory or from the origin. */
 static int read_folder(struct walk *w, size_t key_n, struct tree_folder **ret)
 {
-    char path[sizeof(w->key)];
+    char *path = w->path;
     memcpy(path, w->key, key_n);
     path[key_n ? key_n - 1 : 0] = '\0';
     struct tree_folder *f = w->first ? NULL : recall(w->tree, path);
@@ -283,10 +283,10 @@ static bool leads_back(uint64_t id, const struct place *p)
     return false;
 }
 
-static int walk_folder(struct walk *w, size_t key_n, unsigned depth, const struct place *above);
+static int walk_folder(struct walk *w, size_t key_n, const struct place *above);
 
-static int visit(struct walk *w, size_t key_n, const struct tree_name *x, unsigned depth,
-                 const struct place *here)
+/* As deep as a key goes: each directory is two bytes of it at least. */
+static int visit(struct walk *w, size_t key_n, const struct tree_name *x, const struct place *here)
 {
     size_t n = strlen(x->name);
     assert(key_n + n < sizeof(w->key)); /* tree_folder_add takes no longer names */
@@ -306,15 +306,13 @@ static int visit(struct walk *w, size_t key_n, const struct tree_name *x, unsign
     } else if (w->page.delimiter == '/' && key.n > w->page.prefix.n) {
         r = emit(w, key, NULL, true);
     } else if (!leads_back(x->id, here)) {
-        r = depth < DEPTH_MAX
-                ? walk_folder(w, key_n + n, depth + 1, here)
-                : err_set(w->err, ERR_ORIGIN_FAILED, "%s: more than %d directories deep", w->key, DEPTH_MAX);
+        r = walk_folder(w, key_n + n, here);
     }
     w->key[key_n] = '\0';
     return r;
 }
 
-static int walk_folder(struct walk *w, size_t key_n, unsigned depth, const struct place *above)
+static int walk_folder(struct walk *w, size_t key_n, const struct place *above)
 {
     struct tree_folder *_cleanup_(tree_folder_unrefp) f = NULL;
     int r = read_folder(w, key_n, &f);
@@ -328,7 +326,7 @@ static int walk_folder(struct walk *w, size_t key_n, unsigned depth, const struc
         r = emit(w, key, &f->self, false);
     struct place here = {f->self.id, above};
     for (size_t i = 0; i < f->n && r == 0; i++)
-        r = visit(w, key_n, &f->v[i], depth, &here);
+        r = visit(w, key_n, &f->v[i], &here);
     return r;
 }
 
@@ -360,7 +358,7 @@ int tree_list(struct tree *t, const struct origin_list *l, struct arena *a, stru
     bool can_be = start_of(&w, &n);
     if (can_be && w.first && w.page.delimiter != '/') /* else one directory is read, and anew */
         forget_below(t, slice_of(w.key, n ? n - 1 : 0));
-    r = can_be ? walk_folder(&w, n, 0, NULL) : 0;
+    r = can_be ? walk_folder(&w, n, NULL) : 0;
     if (r < 0)
         return r;
     walk_page_end(&w.page, ret);

@@ -524,8 +524,21 @@ static bool is_body_gone(const struct web_call *c)
     return c->body && c->body->once && c->body_sent > 0;
 }
 
+static bool is_wordless(const struct web_call *c, int r)
+{
+    int status = c->response.status;
+    return r < 0 && c->method == WEB_HEAD && c->web->kind->why && c->stopped == 0 &&
+           (status == 400 || status == 401 || status == 403) && !web_is_canceled(c);
+}
+
 int web_perform(struct web_call *c, struct err *e)
 {
     int r = perform_once(c, e);
-    return r < 0 && c->ended && !is_body_gone(c) && !web_is_canceled(c) ? perform_once(c, e) : r;
+    bool asks = is_wordless(c, r) && !c->ended;
+    if (asks)
+        r = c->web->kind->why(c, r, e);
+    if (r == 0 || !c->ended || is_body_gone(c) || web_is_canceled(c))
+        return r;
+    r = perform_once(c, e);
+    return is_wordless(c, r) && !asks ? c->web->kind->why(c, r, e) : r;
 }

@@ -49,6 +49,10 @@ struct web_kind {
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
     /* Classified error of an answer with status 300 and above. */
     int (*refused)(struct web_call *c, struct err *e);
+    /* A HEAD was refused with `r` and, as its answers cannot, without a word: what comes of that, in the
+     * service's words where it gives some; sets c->ended when it is worth another try. NULL: nobody knows
+     * more. */
+    int (*why)(struct web_call *c, int r, struct err *e);
     /* Conditions of a read. NULL: If-Match and If-None-Match of the ETags. `scratch` lives as long as the
      * call. */
     int (*pin)(struct web_call *c, const struct origin_get *g, struct arena *scratch, struct err *e);
@@ -133,7 +137,7 @@ struct web_response {
     char copy_status[16]; /* x-ms-copy-status */
     char copy_id[64];     /* x-ms-copy-id */
     char etag[WEB_ETAG_MAX + 1];
-    char version_id[WEB_VERSION_ID_MAX + 1]; /* x-amz-version-id */
+    char version_id[WEB_VERSION_ID_MAX + 1]; /* x-amz-version-id, x-ms-version-id */
     char location[WEB_LOCATION_MAX];
     struct buf content_type, meta;
 };

@@ -17,6 +17,7 @@
 
 struct run {
     const struct web_parts *parts;
+    const _Atomic uint64_t *watched;
     const struct quit *quit; /* the caller's */
     atomic_bool stop;        /* a part has failed: the others need not go on */
     struct lock lock;        /* covers what follows */
@@ -91,6 +92,7 @@ static void *part_main(void *arg)
 {
     struct run *u = arg;
     (void)quit_use(u->quit);
+    (void)quit_watch(u->watched);
     do_parts(u);
     return NULL;
 }
@@ -99,7 +101,7 @@ static void *part_main(void *arg)
 int web_parts_run(const struct web_parts *p, struct err *e)
 {
     assert(p->n > 0 && p->limit > 0);
-    struct run _cleanup_(run_fini) u = {.parts = p, .quit = quit_here()};
+    struct run _cleanup_(run_fini) u = {.parts = p, .quit = quit_here(), .watched = quit_watched()};
     lock_init(&u.lock, LOCK_ORIGIN);
     pthread_t threads[ORIGIN_PARTS_AT_ONCE - 1];
     size_t n = 0, want = MIN(MIN((size_t)ORIGIN_PARTS_AT_ONCE, (size_t)p->n), (size_t)p->limit) - 1;

@@ -457,6 +457,17 @@ class Hadoop(Server):
         self.spawn([run, conf, "namenode.NameNode"], env=self.env)
         self.start_datanode()
 
+    def restart_namenode(self):
+        """Killed, and started again: it waits for the datanode's report before it lets anybody write."""
+        self.kill()
+        self.spawn([self.place / "run", self.dir / "conf", "namenode.NameNode"], env=self.env)
+
+    def safe_mode(self, on):
+        """By the administrator's program, which `run` does not reach."""
+        subprocess.run(["java", "-Xmx200m", "-cp", f"{self.dir}/conf:{self.place}/lib/*", "org.apache.hadoop.hdfs.tools.DFSAdmin", "-safemode",
+                        "enter" if on else "leave"], check=True, timeout=self.ready_seconds, env={**os.environ, **self.env},
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
     def start_datanode(self):
         self.datanode.spawn([self.place / "run", self.dir / "conf", "datanode.DataNode"], env=self.env)
 

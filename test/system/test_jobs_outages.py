@@ -99,9 +99,9 @@ class Ending(keyorigin.KeyOrigin):
     """An origin that takes requests with the session token `token` alone. With the n-th request for an object it becomes
     `then`."""
 
-    def __init__(self):
+    def __init__(self, status):
         super().__init__(Handler)
-        self.token, self.then, self.left, self.refused, self.before = "one", "two", 0, 0, self.look
+        self.token, self.then, self.left, self.refused, self.before, self.status = "one", "two", 0, 0, self.look, status
 
     def look(self, method, key):
         with self.lock:
@@ -118,7 +118,7 @@ class Handler(keyorigin.Handler):
         with self.owner.lock:
             self.owner.refused += 1
         self.body()
-        self.send(400, b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>")
+        self.send(self.owner.status, b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>")
         return True
 
     def do_GET(self):
@@ -131,12 +131,13 @@ class Handler(keyorigin.Handler):
         return self._is_refused() or super().do_PUT()
 
 
-@pytest.mark.parametrize("kind", ["prefetch", "export", "import"])
+@pytest.mark.parametrize("kind, status", [("prefetch", 400), ("export", 400), ("export", 403), ("import", 403)])
 @pytest.mark.parametrize("late", [False, True])
-def test_keys_that_end_in_mid_job(new_node, tmp_path, kind, late):
+def test_keys_that_end_in_mid_job(new_node, tmp_path, kind, late, status):
     """The session token of a job ends in its midst, in the file of credentials there is another one by then: it goes on, and
-    nothing fails. Renewed later, the others fail with the service's word for it, and a retry does them. (Seen to fail where
-    web_perform in web_conn.c does not send once more what was refused for that.)"""
+    nothing fails. Renewed later, the job ends partly failed, the others with the service's word for it although answers to HEAD have
+    none, and a retry does them. 400 is Amazon's status for that, 403 that of others. (Seen to fail where web_perform in web_conn.c does
+    not send once more what was refused for that, where it does not ask why, and without can_wait in run.c.)"""
     def renew(token):
         (tmp_path / "new").write_text(f"[default]\naws_access_key_id=a\naws_secret_access_key=s\naws_session_token={token}\n")
         (tmp_path / "new").rename(tmp_path / "credentials")
@@ -145,7 +146,7 @@ def test_keys_that_end_in_mid_job(new_node, tmp_path, kind, late):
     node = new_node(env={"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"), "AWS_CONFIG_FILE": "/nonexistent",
                          "AWS_EC2_METADATA_DISABLED": "true"})
     name, scratch = harness.random_name(), harness.scratch_bucket(node)
-    with Ending() as source:
+    with Ending(status) as source:
         properties = {"origin.endpoint": source.endpoint, "origin.region": "us-east-1"}
         sets = [x for k, v in properties.items() for x in ("--set", f"{k}={v}")]
         for key, data in CONTENTS.items():
@@ -165,15 +166,13 @@ def test_keys_that_end_in_mid_job(new_node, tmp_path, kind, late):
         now = show(node, job)
         assert source.refused > 0
         if late:
-            # A manifest, or the directories of a scratch bucket, end the job when they fail, and answers to HEAD have no words.
-            assert now["state"] == ("partly failed" if kind == "prefetch" else "failed") and 3 <= now["done_objects"] < 30, now
+            assert now["state"] == "partly failed" and 3 <= now["done_objects"] < 30, now
             reasons = [x["reason"] for x in errors(node, job)]
-            assert len(reasons) == now["failed_objects"] and all("400 " in reason for reason in reasons), reasons
-            assert any("ExpiredToken" in reason for reason in [*reasons, now["reason"]])
+            assert len(reasons) == now["failed_objects"] and all(f"{status} ExpiredToken: The provided" in x for x in reasons), reasons
+            assert kind == "prefetch" or "ExpiredToken" in now["reason"]  # a manifest, or the directories of a scratch bucket
             renew("two")
-        while (now := show(node, job))["state"] in ("failed", "partly failed") and late:
-            node.cli("job", "resume" if now["state"] == "failed" else "retry", job)
-            node.cli("job", "wait", job, "--quiet", check=False)
+            node.cli("job", "retry", job)
+            node.cli("job", "wait", job, "--quiet")
         after = show(node, job)
         assert (after["state"], after["done_objects"], after["failed_objects"]) == ("done", 30, 0), errors(node, job)
         if kind == "prefetch":

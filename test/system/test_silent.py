@@ -139,6 +139,95 @@ def test_readers_of_a_silent_origin_leave_threads_to_others(new_node, route, ori
             assert one.communicate(timeout=BOUND)[0] == bytes([i]) * (20_000 + i) and one.returncode == 0
 
 
+def served_beside(node, warm, seconds):
+    """Whether the node serves others, for so long at least: what is cached, and its status."""
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        one = Request(node, "GET", signed(node, "get_object", Bucket=warm, Key="k"))
+        one.join(BOUND)
+        if not one.whole or one.status != 200:
+            return False
+        node.cli("status")
+    return True
+
+
+def test_writers_to_a_silent_origin_leave_threads_to_others(new_node, route, origin):
+    """Bodies, parts, removals and copies of S3 clients wait for an origin that never answers on half of the threads; those beyond that are
+    told to slow down. What is cached is read meanwhile, status answers, and a job is cancelled; those that wait get their answers when the
+    origin speaks. (Without the writes in is_crowded in object.c all threads wait until it does; without wait_uploader, or wait_done, those
+    of large bodies and of parts.)"""
+    with Relay(origin.port) as relay:
+        node = new_node(route=route, threads=8)
+        name, warm = node.new_bucket(origin, endpoint=relay.endpoint, **PATIENT), node.new_bucket(origin)
+        truth = origin.s3()
+        put_all(truth, name, 40)
+        truth.put_object(Bucket=warm, Key="k", Body=b"warm")
+        assert node.s3().get_object(Bucket=warm, Key="k")["Body"].read() == b"warm"
+        big = b"b" * (5 << 20)
+        upload = node.s3().create_multipart_upload(Bucket=name, Key="parts")["UploadId"]
+        job = start(node, "prefetch", name, "--rate", "1kB/s")
+        relay.hush(0)
+        asked = [Request(node, "PUT", signed(node, "put_object", Bucket=name, Key=f"small/{i}"), b"s" * 1000) for i in range(6)]
+        asked += [Request(node, "PUT", signed(node, "put_object", Bucket=name, Key=f"big/{i}"), big) for i in range(6)]
+        asked += [Request(node, "PUT", signed(node, "upload_part", Bucket=name, Key="parts", UploadId=upload, PartNumber=i + 1), big)
+                  for i in range(6)]
+        asked += [Request(node, "DELETE", signed(node, "delete_object", Bucket=name, Key=f"d/{i}")) for i in range(6)]
+        try:
+            harness.wait_until(lambda: sum(one.status == 503 for one in asked) >= 16, BOUND, "others are told to come again")
+            assert served_beside(node, warm, seconds=0)
+            node.cli("job", "cancel", job)
+            until(node, job, lambda j: j["state"] == "cancelled", BOUND)
+            assert all(one.status in (None, 503) for one in asked)
+        finally:
+            relay.speak()
+        for one in asked:
+            one.join(BOUND)
+            assert one.whole and one.status in (200, 204, 503), (one.method, one.path, one.status)
+        for one in asked:
+            if one.status == 200 and one.path.startswith(f"/{name}/big/"):
+                key = one.path.split("?")[0].removeprefix(f"/{name}/")
+                assert truth.get_object(Bucket=name, Key=key)["Body"].read() == big
+
+
+def test_mounts_that_write_to_a_silent_origin_leave_threads_to_others(new_node, new_mount, route, origin):
+    """Files that are closed while the origin never answers wait for it on half of the threads; mounts ask again for the others by
+    themselves, also for longer than their own time-out. What is cached is read meanwhile, and status answers; each close succeeds when the
+    origin speaks, and the origin has all of each file. (Without PUT_COMMIT of mounts in is_crowded in object.c nobody else is served;
+    without the time that client_call.c grants a long operation closes fail.)"""
+    with Relay(origin.port) as relay:
+        node = new_node(route=route, threads=8)
+        name, warm = node.new_bucket(origin, endpoint=relay.endpoint, **PATIENT), node.new_bucket(origin)
+        truth = origin.s3()
+        truth.put_object(Bucket=warm, Key="k", Body=b"warm")
+        assert node.s3().get_object(Bucket=warm, Key="k")["Body"].read() == b"warm"
+        tops = [new_mount(node, name, timeout="10s").path for _ in range(2)]
+        files = [(tops[i % 2] / f"w{i}", bytes([65 + i]) * (10_000 + i)) for i in range(14)]
+        ended = []
+
+        def close(file, path):
+            file.close()
+            ended.append(path)
+
+        opened = [(open(path, "wb"), path) for path, _ in files]
+        for (file, _), (_, body) in zip(opened, files):
+            file.write(body)
+        relay.hush(0)
+        closers = [threading.Thread(target=close, args=one, daemon=True) for one in opened]
+        try:
+            for one in closers:
+                one.start()
+            harness.wait_until(lambda: relay.held() >= 4, BOUND, "the origin is asked")
+            assert served_beside(node, warm, seconds=14)
+            assert not ended
+        finally:
+            relay.speak()
+        for one in closers:
+            one.join(2 * BOUND)
+        assert sorted(ended) == sorted(path for path, _ in files)
+        for path, body in files:
+            assert truth.get_object(Bucket=name, Key=path.name)["Body"].read() == body
+
+
 @pytest.mark.parametrize("after", SILENCES)
 def test_a_node_stops_before_a_silent_origin(silent, origin, after):
     """SIGTERM: clients of S3 are answered 503, jobs are for the next start, in which they go on; the node ends well within

@@ -328,6 +328,69 @@ static void test_bad_requests_keep_keys(void **state)
     web_fixture_stop(&f);
 }
 
+#define DENIED(words) TEXT("403 Forbidden", words)
+#define WHY           "<Error><Code>AccessDenied</Code><Message>not yours</Message></Error>"
+
+/* A HEAD that is refused without a word is told with the service's words: the first byte is asked for. Where
+ * they are no end of the credentials nobody asks for others, nor, for a second, once more; that something
+ * else may be read says nothing. (Without s3_request_why there is no AccessDenied in the text; without why_ms
+ * the fourth request is a GET, and each refusal costs two.) */
+static void test_refusals_of_head_get_their_words(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = KEYS("one", FAR), .close = true}, {.answer = DENIED(""), .close = true},
+        {.answer = DENIED(WHY), .close = true},      {.answer = DENIED(""), .close = true},
+        {.answer = DENIED(""), .close = true},       {.answer = DENIED(WHY), .close = true},
+    };
+    char uri[64];
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    container_start(&f, steps, ARRAY_SIZE(steps), uri);
+    clock_sys_start(1000000000000, 1000000000000);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    if (!strstr(e.text, "403 AccessDenied: not yours"))
+        fail_msg("%s", e.text);
+    assert_non_null(strstr(script_head(&f.script, 2), "GET /bucket/"));
+    assert_non_null(strstr(script_head(&f.script, 2), "bytes=0-0\r\n"));
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    if (!strstr(e.text, "403 Forbidden"))
+        fail_msg("%s", e.text);
+    clock_sys_advance(1000000000);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), ERR_ORIGIN_DENIED);
+    if (!strstr(e.text, "403 AccessDenied: not yours"))
+        fail_msg("%s", e.text);
+    for (unsigned i = 1; i < ARRAY_SIZE(steps); i++)
+        assert_true(is_signed_with(script_head(&f.script, i), "one"));
+    clock_sys_stop();
+    web_fixture_stop(&f);
+}
+
+/* Credentials that have ended, which the answer to a HEAD cannot say, with the status 403 that some services
+ * have for that: the GET says it, others are asked for, and the HEAD is sent again with those. */
+static void test_ended_keys_of_a_head(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = KEYS("one", FAR), .close = true},
+        {.answer = DENIED(""), .close = true},
+        {.answer = DENIED("<Error><Code>ExpiredToken</Code></Error>"), .close = true},
+        {.answer = KEYS("two", FAR), .close = true},
+        {.answer = OBJECT "12345", .close = true}, /* of a service that ignores ranges */
+        {.answer = OBJECT, .close = true},
+    };
+    char uri[64];
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    container_start(&f, steps, ARRAY_SIZE(steps), uri);
+    WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    assert_true(is_signed_with(script_head(&f.script, 2), "one") &&
+                is_signed_with(script_head(&f.script, 4), "two") &&
+                is_signed_with(script_head(&f.script, 5), "two"));
+    assert_non_null(strstr(script_head(&f.script, 5), "HEAD "));
+    web_fixture_stop(&f);
+}
+
 /* A role that is gone for a moment, while its keys are good, leaves requests signed. */
 static void test_role_gone_for_a_moment(void **state)
 {
@@ -446,6 +509,8 @@ int main(void)
                                        cmocka_unit_test(test_failure_is_shared),
                                        cmocka_unit_test(test_no_keys_are_no_absence),
                                        cmocka_unit_test(test_bad_requests_keep_keys),
+                                       cmocka_unit_test(test_refusals_of_head_get_their_words),
+                                       cmocka_unit_test(test_ended_keys_of_a_head),
                                        cmocka_unit_test(test_role_gone_for_a_moment)};
     return cmocka_run_group_tests(tests, start, NULL);
 }

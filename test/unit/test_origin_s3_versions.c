@@ -660,7 +660,7 @@ static void test_options(void **state)
                  {"file:///tmp", "2026-01-15", NULL, "origin.as_of: an origin of file:// keeps no versions"},
                  {"forebay://h:1/b", "2026-01-15", NULL, "forebay:// keeps no versions"},
                  {"forebay://h:1/b/k", NULL, "8", "origin.version: an origin of forebay://"},
-                 {"az://b", "2026-01-15", NULL, "versions of az:// are not spoken"},
+                 {"az://b", "2026-01-15", NULL, "when a blob was removed"},
                  {"gs://b/k", NULL, "x8", "origin.version x8"},
                  {"http://h/", "2026-01-15", NULL, "http:// keeps no versions"}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -171,6 +171,64 @@ static void test_a_crowd_waits_for_what_lives(void **state)
     clock_sys_stop();
 }
 
+/* Bytes that leave in a thread, or in one that works for it, are a sign of life for its turn and for where it
+ * has it noted, and for nobody else's. (Without the turn's life in is_refused whoever sends slowly is given
+ * up.) */
+static void test_who_gets_on_has_not_waited(void **state)
+{
+    (void)state;
+    struct quit_crowd crowd = {.most = 1, .n = 1}; /* full */
+    struct quit_turn t, other;
+    _Atomic uint64_t noted_ms = 0;
+    struct quit q = {.turn = &t}, sender = {.life_ms = &noted_ms};
+    clock_sys_start(1000 * MS, 1000 * MS);
+    quit_lives(); /* of nothing */
+    quit_turn_begin(&t, &crowd);
+    quit_turn_begin(&other, &crowd);
+    assert_int_equal(level_in(&other), QUIT_NO);
+    quit_enter(&q);
+    quit_enter(&sender);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(quit_level(), QUIT_NO);
+        clock_sys_advance((QUIT_CROWDED_MS - 1) * MS);
+        quit_lives();
+        assert_int_equal(atomic_load(&noted_ms), sys_mono_ms());
+        quit_lives_at(1); /* long ago: it stays */
+        assert_int_equal(atomic_load(&noted_ms), sys_mono_ms());
+    }
+    assert_false(quit_is_refused());
+    clock_sys_advance(QUIT_CROWDED_MS * MS);
+    assert_int_equal(quit_level(), QUIT_NOW);
+    assert_true(quit_is_refused());
+    quit_leave(&sender);
+    quit_leave(&q);
+    assert_false(quit_is_refused());
+    assert_int_equal(level_in(&other), QUIT_NOW);
+    assert_true(quit_turn_end(&t) && quit_turn_end(&other));
+    clock_sys_stop();
+}
+
+/* What outlives a turn gets the scopes around it. (With quit_here in part_send.c or writer.c a sender looks
+ * at a turn that has ended.) */
+static void test_what_lasts_is_no_turn(void **state)
+{
+    (void)state;
+    struct quit_crowd crowd = {.most = 1};
+    struct quit_turn t;
+    atomic_bool now = false;
+    struct quit outer = {.now = &now}, q = {.turn = &t};
+    assert_null(quit_lasting());
+    quit_turn_begin(&t, &crowd);
+    quit_enter(&outer);
+    quit_enter(&q);
+    assert_ptr_equal(quit_here(), &q);
+    assert_ptr_equal(quit_lasting(), &outer);
+    quit_leave(&q);
+    assert_ptr_equal(quit_lasting(), &outer);
+    quit_leave(&outer);
+    assert_false(quit_turn_end(&t));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +238,8 @@ int main(void)
         cmocka_unit_test(test_another_thread_gets_them),
         cmocka_unit_test(test_a_crowd_waits_in_part),
         cmocka_unit_test(test_a_crowd_waits_for_what_lives),
+        cmocka_unit_test(test_who_gets_on_has_not_waited),
+        cmocka_unit_test(test_what_lasts_is_no_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

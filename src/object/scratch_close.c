@@ -63,8 +63,9 @@ void stree_drop(struct stree *t)
 /* ---- busy with all of them ---- */
 
 /* A mount whose session was lost did not close the file: its programs may still have it open, and what they
- * write next goes to this extent. It stays the inode's unless the kernel knows of nobody. ret_st: as the file
- * is, when there is nobody. */
+ * write next goes to this extent. So do stores into a mapping of a file that had bytes, which outlives every
+ * close. It stays the inode's unless the kernel knows of nobody. ret_st: as the file is, when there is
+ * nobody. */
 static void keep_if_open(struct snode *n, struct sfile *f, struct stat *ret_st)
 {
     if (hard_measure(f->hard, ret_st, NULL) == 0)
@@ -91,7 +92,7 @@ static void end_handle(struct snode *n, struct closing *c, struct arena *a)
     if (t->fd >= 0)
         (void)close(t->fd);
     t->fd = -1;
-    if (t->writes && empty && !t->session)
+    if (t->writes && empty && (!t->session || !hard_is_untouched(f->hard, &c->stat)))
         keep_if_open(n, f, &c->stat);
     LOCK_SCOPE(&n->lock);
     f->writers -= t->writes;

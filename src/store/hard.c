@@ -455,13 +455,18 @@ bool hard_is_open(struct hard *h)
     return r == -EAGAIN;
 }
 
+bool hard_is_untouched(const struct hard *h, const struct stat *st)
+{
+    return h->blank && h->has_blank_time && st->st_size == 0 && st->st_blocks == 0 &&
+           st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec == h->blank_mtime_ns;
+}
+
 /* Whether it is empty, was never written, and nobody has it open, for which a write lease asks. A file that
  * was written and truncated could have its bytes back after power loss; but writing sets its time. */
 static bool is_blank(struct hard *h)
 {
     struct stat st;
-    return h->blank && h->has_blank_time && h->fd >= 0 && sys->fstat(h->fd, &st) == 0 && st.st_size == 0 &&
-           st.st_blocks == 0 && st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec == h->blank_mtime_ns &&
+    return h->fd >= 0 && sys->fstat(h->fd, &st) == 0 && hard_is_untouched(h, &st) &&
            sys->setlease(h->fd, F_WRLCK) == 0 && sys->setlease(h->fd, F_UNLCK) == 0;
 }
 

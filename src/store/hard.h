@@ -73,6 +73,9 @@ int hard_open_fd(struct hard *h, int flags);
 int hard_open_ahead(struct hard *h);
 void hard_hand_out(struct hard *h);
 int hard_stat(struct hard *h, struct stat *ret);
+/* Whether, by what hard_stat has given, it is empty and nobody has written to it since it was taken: its time
+ * was set (hard_set_mtime) before it was handed out, and is that still. */
+bool hard_is_untouched(const struct hard *h, const struct stat *st);
 /* 0: nobody has the file open for writing, by any of its names; -EAGAIN: somebody has. Other errors: the file
  * system cannot tell. */
 int hard_is_written(struct hard *h);

@@ -932,6 +932,36 @@ def test_a_part_of_a_bucket(node, scratch, mount):
         assert done.returncode != 0 and "directory" in done.stderr
 
 
+MAPPED_WHILE_EMPTY = """
+import ctypes, os, sys
+libc, path = ctypes.CDLL(None, use_errno=True), sys.argv[1]
+libc.mmap.restype = ctypes.c_void_p
+with open(path, "w+b") as f:
+    f.write(b"x" * 10_000)
+    f.flush()
+    at = libc.mmap(None, ctypes.c_size_t(1 << 20), 3, 1, f.fileno(), ctypes.c_long(0))
+    os.ftruncate(f.fileno(), 0)
+print("closed", flush=True)
+sys.stdin.readline()
+with open(path, "r+b") as f:
+    f.write(b"y" * 100_000)
+assert ctypes.string_at(at, 100_000) == b"y" * 100_000
+ctypes.memset(at + 5, ord("z"), 1)
+assert libc.msync(ctypes.c_void_p(at), ctypes.c_size_t(1 << 20), 4) == 0
+assert open(path, "rb").read(10) == b"yyyyyzyyyy"
+"""
+
+
+def test_a_mapping_outlives_a_close_without_bytes(top):
+    """A new file that was written, mapped, cut to nothing and closed is still the same file for the mapping, whatever the node does with
+    empty ones meanwhile. [Where the last close takes the extent of every empty file: SIGBUS.]"""
+    with subprocess.Popen([sys.executable, "-c", MAPPED_WHILE_EMPTY, str(top / "f")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "closed\n"
+        time.sleep(1) # the node has heard of the close
+        child.communicate("\n", timeout=60)
+    assert child.returncode == 0
+
+
 def test_a_read_only_mount(node, scratch, mount):
     """Shows everything and changes nothing."""
     node.s3().put_object(Bucket=scratch, Key="f", Body=b"fixed")

@@ -104,7 +104,8 @@ static void *many_main(void *arg)
         int others = alone ? atomic_fetch_add(&n_alone, 1) : atomic_fetch_add(&n_beside, 1);
         assert_true(!alone || others == 0);
         assert_int_equal(alone ? atomic_load(&n_beside) : atomic_load(&n_alone), 0);
-        plain += alone;
+        if (alone)
+            plain++;
         (void)(alone ? atomic_fetch_sub(&n_alone, 1) : atomic_fetch_sub(&n_beside, 1));
         key_order_leave(&x);
     }

@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "mount/mount_internal.h"
+#include "mount/tree.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -48,6 +49,7 @@ static const struct mount_kind kind = {.operations = &real_ops};
 
 struct fixture {
     struct mount m;
+    struct tree tree; /* for those that are about inodes of a scratch bucket */
     struct fuse_lowlevel_ops counted;
     struct stats_report r;
     struct sys mine;
@@ -67,6 +69,9 @@ static int setup(void **state)
     f->m.magic = MOUNT_MAGIC;
     f->m.kind = &kind;
     f->m.stats = stats_new();
+    f->m.tree = &f->tree;
+    f->tree.root = 1;
+    f->tree.named = tree_named_new();
     stats_wrap(&real_ops, &f->counted);
     *state = f;
     return 0;
@@ -76,6 +81,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
     stats_free(f->m.stats);
+    tree_named_free(f->tree.named);
     sys = f->before;
     free(f);
     return 0;

@@ -472,12 +472,20 @@ static void publish_last(struct mount *m, struct staging *s)
     staging_drop_target(m, s);
 }
 
+static void begin_ending_locked(struct staging *s)
+{
+    struct stat st;
+    s->has_last_time = sys->fstat(staging_fd(s), &st) == 0;
+    s->last_time_ns = s->has_last_time ? staging_time_locked(s, &st) : 0;
+    s->state = STAGING_ENDING;
+}
+
 void staging_release(struct mount *m, struct staging *s)
 {
     lock_take(node_table_lock(m->nodes));
     bool is_last = s->refs == 1;
     if (is_last)
-        s->state = STAGING_ENDING;
+        begin_ending_locked(s);
     else
         s->refs--;
     if (is_last && s->kept)
@@ -581,7 +589,8 @@ int staging_stat_locked(const struct staging *s, struct stat *ret)
     int r = fd < 0 ? -ENOENT : sys->fstat(fd, ret);
     if (r < 0)
         return r;
-    uint64_t ns = staging_time_locked(s, ret);
+    bool is_ending = s->state == STAGING_ENDING && s->has_last_time;
+    uint64_t ns = is_ending ? s->last_time_ns : staging_time_locked(s, ret);
     ret->st_mtim = (struct timespec){(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
     return 0;
 }

@@ -43,6 +43,10 @@ struct staging {
     bool has_time;
     uint64_t time_ns, time_changes;
     struct timespec time_of_file;
+    /* While ENDING, as it was when that began: the file becomes the node's meanwhile, which changes its time.
+     */
+    bool has_last_time;
+    uint64_t last_time_ns;
     uint32_t refs;
     enum staging_state state;
     bool is_busy;        /* someone publishes */

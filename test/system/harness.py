@@ -16,6 +16,7 @@ Environment:
     FOREBAY_TEST_KEEP      set: directories of the run are kept and printed
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -181,8 +182,22 @@ class Program:
     def log_tail(self, lines=40):
         return "\n".join(self.log().splitlines()[-lines:])
 
+    def _stacks(self):
+        """What each thread of the process and of its children does, as far as the machine tells."""
+        with contextlib.suppress(OSError):
+            pids = [str(self.pid), *pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+            if shutil.which("gdb"):
+                return "\n".join(subprocess.run(["gdb", "-p", pid, "-batch", "-ex", "thread apply all bt 12"], capture_output=True, text=True,
+                                                timeout=120, check=False).stdout for pid in pids)
+            return "\n".join(f"{task}: {(task / 'comm').read_text().strip()} {(task / 'wchan').read_text()}"
+                             for pid in pids for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+        return ""
+
     def _finish(self):
-        status = self.process.wait(STOP_SECONDS)
+        try:
+            status = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{self.name} did not end within {STOP_SECONDS} s:\n{self.log_tail()}\n{self._stacks()}") from None
         self._reader.join(STOP_SECONDS)
         self.process.stdout.close()
         self.process = None

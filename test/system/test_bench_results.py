@@ -404,12 +404,13 @@ def test_every_measurement_is_known_everywhere(lab_module):
     import measures
     import moving
     import report
+    import scratch
     import uploads
     import versus
     import work
     run = bench_run()
     names = run.NAMES + run.HEAVY
-    functions = [name for module in (measures, calls, front, uploads, work, moving, versus, cold_peers) for name in module.MEASURES]
+    functions = [name for module in (measures, calls, front, uploads, work, moving, versus, cold_peers, scratch) for name in module.MEASURES]
     assert sorted(names) == sorted(functions) == sorted(report.TITLES) and len(set(names)) == len(names)
     assert {measure for *_, sources in goals.GOALS for measure, _ in sources} | set(goals.PEER_MEASURES) <= set(names)
     assert run.BESIDE_MINIO <= set(names) and {f"{name}.svg" for name in goals.PEER_MEASURES} <= set(report.PLOTS)

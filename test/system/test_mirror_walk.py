@@ -644,12 +644,14 @@ class MirrorWalk(walked.Walk):
     # ---- looking ----
 
     def compare(self, seat, f, fd, at, n):
+        found = b""
         try:
-            found = os.pread(fd, n, at)
+            while len(found) < n and (piece := os.pread(fd, n - len(found), at + len(found))):
+                found += piece
         except OSError as error:
-            if f.is_removed and not f.is_staged and error.errno in (errno.ESTALE, errno.EIO):
-                return  # another version took its place, and not all of it was here
-            raise
+            if not f.is_removed or f.is_staged or error.errno not in (errno.ESTALE, errno.EIO):
+                raise
+            n = len(found)  # another version took its place, and not all of it was here
         self.same(found, f.body[at:at + n], f"{seat.number}:{f.key} at {at}")
 
     def check_open(self, seat, f):

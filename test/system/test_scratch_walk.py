@@ -373,7 +373,7 @@ class LargeWalk(walked.Walk):
                 self.close_all(f)
 
 
-MODES = [("auto",), ("off",)]
+MODES = [("auto",), ("off",), ("auto", "off")]
 
 
 def compare_with_s3(node, scratch, walk):

@@ -1,6 +1,6 @@
 """Names of a mirror bucket that the kernel believes for long, and which somebody else changes: the node tells, and the next question
-finds what there is. Every mount here has an attribute timeout of ten minutes, which no test can wait for: without the pipe of names
-(Mutation: watch_changed does nothing) each fails."""
+finds what there is. Every mount here has an attribute timeout of ten minutes, which no test can wait for. (Seen to fail where
+watch_changed does nothing, but for what a job copies, of which the mirror's own news tell, and for scratch buckets.)"""
 
 import contextlib
 import os

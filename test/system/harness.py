@@ -44,6 +44,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 REGION = "us-east-1"
 READY_SECONDS = 180
 STOP_SECONDS = 180
+
+# First in the shell of a mount namespace of its own: it has copies of the mounts of tests that run meanwhile, none of which ends while
+# there is one.
+LET_GO_OF_MOUNTS = "awk '$3 ~ /^fuse/ { print $2 }' /proc/self/mounts | xargs -r umount -l 2>/dev/null; "
 PATIENCE = 50  # seconds for what takes a moment; below the minute for which a bucket believes its origin by itself
 SANITIZER_REPORT = re.compile(r"(ERROR: \w+Sanitizer|runtime error:|WARNING: ThreadSanitizer|: Assertion `)")
 

@@ -391,7 +391,7 @@ class Ganesha(Directory):
             LOG {{ Default_Log_Level = EVENT; }}
             """)
         mapper = pathlib.Path(__file__).with_name("rpcbind.py")
-        self.spawn(["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh", sys.executable, mapper,
+        self.spawn(["unshare", "-m", "sh", "-c", harness.LET_GO_OF_MOUNTS + 'mount -t tmpfs none /run && exec "$@"', "sh", sys.executable, mapper,
                     self.program, "-F", "-L", "STDERR", "-f", self.dir / "conf", "-p", self.dir / "pid"])
 
     def _answers(self):

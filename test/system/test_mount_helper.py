@@ -37,7 +37,7 @@ def ended(path):
 
 def run_apart(tmp_path, helper, script):
     """`script` by sh in a mount namespace of its own, where mount(8) finds the helper; gives what it printed."""
-    text = f"set -e\nmount --bind {helper.parent} /usr/sbin\n" + textwrap.dedent(script)
+    text = harness.LET_GO_OF_MOUNTS + f"\nset -e\nmount --bind {helper.parent} /usr/sbin\n" + textwrap.dedent(script)
     done = subprocess.run(["unshare", "--mount", "sh", "-c", text], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -412,6 +412,17 @@ static void test_a_lowered_quota_counts_at_once(void **state)
     assert_int_equal(count_cached(f, 10), 5);
 }
 
+static void read_a_small_one_until_cached(struct fixture *f)
+{
+    origin_write(f, "small", "s");
+    for (int i = 0; i < 600 && !is_cached(f, "small"); i++) {
+        assert_string_equal(read_all(f, "small", NULL), "s");
+        quota_turn(f->service);
+        sys->sleep_ns(10000000);
+    }
+    assert_true(is_cached(f, "small"));
+}
+
 /* For a small newcomer a tenth of the quota is given up, so that those behind it fit, too. */
 static void test_a_quota_gives_up_a_tenth(void **state)
 {
@@ -420,13 +431,7 @@ static void test_a_quota_gives_up_a_tenth(void **state)
     quota_turn(f->service);
     read_hundreds(f, 10);
     atomic_fetch_add(&clock_ahead_ns, 3 * DAY_NS);
-    origin_write(f, "small", "s");
-    for (int i = 0; i < 600 && !is_cached(f, "small"); i++) {
-        assert_string_equal(read_all(f, "small", NULL), "s");
-        quota_turn(f->service);
-        sys->sleep_ns(10000000);
-    }
-    assert_true(is_cached(f, "small"));
+    read_a_small_one_until_cached(f);
     assert_int_equal(count_cached(f, 10), 9);
 }
 
@@ -444,13 +449,7 @@ static void test_a_quota_gives_up_more_than_the_newcomer_needs(void **state)
     }
     assert_int_equal(count_cached(f, 20), 20);
     atomic_fetch_add(&clock_ahead_ns, 3 * DAY_NS);
-    origin_write(f, "small", "s");
-    for (int i = 0; i < 600 && !is_cached(f, "small"); i++) {
-        assert_string_equal(read_all(f, "small", NULL), "s");
-        quota_turn(f->service);
-        sys->sleep_ns(10000000);
-    }
-    assert_true(is_cached(f, "small"));
+    read_a_small_one_until_cached(f);
     assert_int_equal(count_cached(f, 20), 18);
 }
 

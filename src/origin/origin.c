@@ -343,6 +343,7 @@ void origin_order_entries(struct origin_entry *entries, size_t *n, struct slice 
 struct watch {
     origin_sink_fn sink;
     void *arg;
+    const char *bucket_name;
     uint64_t bytes;
     bool called;
     uint64_t size;
@@ -354,6 +355,9 @@ static int on_bytes(void *arg, const struct origin_attr *attr, const void *p, si
     w->called = true;
     w->bytes += n;
     w->size = attr->size_bytes;
+    /* Before they are handed on: readers have these bytes while the rest is still on its way. */
+    if (n > 0)
+        metrics_add(metrics_series(METRIC_ORIGIN_READ_BYTES, w->bucket_name, NULL, NULL), n);
     return w->sink(w->arg, attr, p, n);
 }
 
@@ -372,14 +376,12 @@ int origin_get(struct origin *o, const struct origin_get *g, struct arena *a, st
 {
     assert(o && g && a && ret_attr && sink);
     assert(g->attributes_only || (g->whole ? g->offset == 0 : g->n > 0));
-    struct watch w = {.sink = sink, .arg = arg};
+    struct watch w = {.sink = sink, .arg = arg, .bucket_name = o->bucket_name};
     struct origin_attr attr;
     struct operation x;
     int r = operation_begin(&x, o, g->attributes_only ? "head" : "get");
     if (r == 0)
         r = o->ops->get(o, g, a, &attr, on_bytes, &w, &x.err);
-    if (w.bytes > 0)
-        metrics_add(metrics_series(METRIC_ORIGIN_READ_BYTES, o->bucket_name, NULL, NULL), w.bytes);
     origin_moved(o, w.bytes);
     if (r == 0)
         r = check_bytes(g, &w, &attr, &x.err);

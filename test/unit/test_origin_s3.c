@@ -754,6 +754,37 @@ static void test_metrics(void **state)
     fixture_stop(&f);
 }
 
+struct counted {
+    uint64_t before, bytes;
+};
+
+static int expect_counted(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    struct counted *c = arg;
+    c->bytes += n;
+    struct metric_series *bytes = metrics_series(METRIC_ORIGIN_READ_BYTES, "scripted", NULL, NULL);
+    assert_int_equal(metrics_value(bytes) - c->before, c->bytes);
+    return 0;
+}
+
+/* Bytes are counted before anybody has them, so that whoever has read them all finds them in the metrics, although the request is
+ * not over. */
+static void test_metrics_before_the_end(void **state)
+{
+    static const struct script_step steps[] = {{.answer = OK206("0-99999/100000", "100000"), .pad = 100000}};
+    struct fixture f;
+    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+    struct counted c = {
+        .before = metrics_value(metrics_series(METRIC_ORIGIN_READ_BYTES, "scripted", NULL, NULL)),
+    };
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 100000};
+    struct origin_attr attr;
+    struct err e = {0};
+    assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, expect_counted, &c, &e), 0);
+    assert_int_equal(c.bytes, 100000);
+    fixture_stop(&f);
+}
+
 /* ---- opening ---- */
 
 /* Options and URLs that cannot work are refused at once, naming what is wrong. */
@@ -811,6 +842,7 @@ int main(void)
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_list_query),
         cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_metrics_before_the_end),
         cmocka_unit_test(test_open_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,9 +54,9 @@ void tree_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, str
 
 /* ---- FSYNC ---- */
 
-static int ask_sync(struct mount *m, struct tree_file *f, struct err *e)
+static int ask_sync(struct mount *m, struct tree_file *f, uint32_t flags, struct err *e)
 {
-    struct wire_tree_sync_req req = {.bucket = slice_str(m->bucket), .ino = f->ino};
+    struct wire_tree_sync_req req = {.bucket = slice_str(m->bucket), .ino = f->ino, .flags = flags};
     struct wire_tree_sync_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_tree_sync(m->client, &req, &b, &rep, e);
@@ -74,11 +74,11 @@ static int ask_sync(struct mount *m, struct tree_file *f, struct err *e)
  * node did not answer nobody was told: a node that starts meanwhile has a new open file, which the disk tells
  * nothing, and who tries again must not hear that all is well.
  */
-static int sync_handle(struct mount *m, struct tree_handle *h, struct err *e)
+static int sync_handle(struct mount *m, struct tree_handle *h, uint32_t flags, struct err *e)
 {
     struct tree_file *f = h->file;
     LOCK_SCOPE(&f->sync_lock); /* over I/O: see tree.h */
-    int r = ask_sync(m, f, e), fd = tree_file_fd(f);
+    int r = ask_sync(m, f, flags, e), fd = tree_file_fd(f);
     int own = fd < 0 ? 0 : sys_take_fault(fd, /* waits= */ true);
     if (sys_is_fault(r) || sys_is_fault(own)) {
         atomic_store(&f->fault_code, sys_is_fault(r) ? r : own);
@@ -103,9 +103,10 @@ int tree_sync_opened(struct mount *m, const struct fuse_file_info *fi, struct er
 
 void tree_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
 {
-    (void)ino, (void)datasync;
+    (void)ino;
     struct err e = {0};
-    tree_reply(req, "fsync", sync_handle(mount_of(req), tree_handle_of(fi), &e), &e);
+    uint32_t flags = datasync ? WIRE_DATA_ONLY : 0;
+    tree_reply(req, "fsync", sync_handle(mount_of(req), tree_handle_of(fi), flags, &e), &e);
 }
 
 /* ---- WRITE ---- */
@@ -222,8 +223,9 @@ void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, o
         done = 0;
     int r = done < 0 && before <= 0 ? (int)done : 0;
     size_t all = r < 0 ? 0 : (size_t)before + (size_t)MAX(done, (ssize_t)0);
+    uint32_t how = (fi->flags & O_SYNC) == O_SYNC ? 0 : WIRE_DATA_ONLY;
     if (all > 0 && !fi->writepage && fi->flags & O_DSYNC) /* the kernel does not for direct_io */
-        r = sync_handle(mount_of(req), tree_handle_of(fi), &e);
+        r = sync_handle(mount_of(req), tree_handle_of(fi), how, &e);
     if (r < 0) {
         mount_reply_error(req, "write", r, &e);
         return;

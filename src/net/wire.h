@@ -78,6 +78,7 @@ enum wire_flag {
     WIRE_LATE = 1 << 27,       /* TREE_CREATE: opened, and gets its data when it is written */
     WIRE_LASTING = 1 << 29,    /* PUT_OPEN: the staged file can become an upload */
     WIRE_UNFIT = 1 << 28,      /* LIST: also names that no key can have, see origin.h */
+    WIRE_DATA_ONLY = 1 << 30,  /* TREE_SYNC: times need not last, as fdatasync has it */
 };
 
 /* What TREE_SETATTR sets. */

@@ -522,7 +522,8 @@
  */
 #define WIRE_REQ_tree_open(F) F(str, bucket) F(u64, ino) F(u32, flags) F(str, mount) F(u64, request)
 #define WIRE_REP_tree_open(F) F(inode, inode) F(u64, handle) F(u32, is_limited)
-/* A file: its data and attributes are durable on return. A directory: every change before it. */
+/* A file: its data and attributes are durable on return. A directory: every change before it. flags:
+ * WIRE_DATA_ONLY: of a file, what is needed to read its data back. */
 #define WIRE_REQ_tree_sync(F) F(str, bucket) F(u64, ino) F(u32, flags)
 #define WIRE_REP_tree_sync(F)
 #define WIRE_REQ_tree_link(F)                                                                                \

@@ -9,6 +9,8 @@
 
 #include "base/sys.h"
 
+#define UNCOUNTED_BYTES MIB /* that a file which is open may have beside what its bucket counts */
+
 static_assert((int)WIRE_SET_MODE == (int)SCRATCH_SET_MODE && (int)WIRE_SET_UID == (int)SCRATCH_SET_UID &&
                   (int)WIRE_SET_GID == (int)SCRATCH_SET_GID && (int)WIRE_SET_SIZE == (int)SCRATCH_SET_SIZE &&
                   (int)WIRE_SET_ATIME == (int)SCRATCH_SET_ATIME &&
@@ -135,26 +137,46 @@ int op_tree_setattr(struct object_session *ses, const struct wire_tree_setattr_r
 
 /* ---- durability ---- */
 
+/* Whether the record says something that a start after power loss could not take from the file. Its size and
+ * times it can: the writing record, which scratch_sync makes durable, says that they are the file's. An ETag
+ * of its own it cannot, as the time that tells of a change need not have lasted. */
+static bool needs_record(const struct scratch_inode *x, const struct stat *st)
+{
+    uint64_t allocated = (uint64_t)st->st_blocks * 512;
+    return x->etag.n > 0 ||
+           MAX(allocated, x->allocated_bytes) - MIN(allocated, x->allocated_bytes) >= UNCOUNTED_BYTES;
+}
+
+/* Busy. */
+static int sync_inode(struct tree_call *t, struct sfile *f, struct hard *h, const struct scratch_inode *x,
+                      struct arena *a, struct err *e)
+{
+    const struct scratch_call durable = {.bucket = t->call.bucket, .commit = KV_DURABLE};
+    struct stat st;
+    /* Of a settled file the record is true, and its time may have been set since. */
+    if (!is_unsettled(t->node, f))
+        return scratch_sync(t->node->names, e);
+    int r = hard_stat(h, &st);
+    if (r < 0)
+        return r;
+    return needs_record(x, &st) ? snode_record(t->node, &durable, x->ino, &st, a, NULL, e)
+                                : scratch_sync(t->node->names, e);
+}
+
 /* Data first: a size that survives names bytes that do. */
-static int sync_data(struct tree_call *t, struct sfile *f, struct scratch_inode *x, struct arena *a,
-                     struct err *e)
+static int sync_data(struct tree_call *t, struct sfile *f, struct scratch_inode *x, bool times,
+                     struct arena *a, struct err *e)
 {
     _cleanup_(hard_unrefp) struct hard *h = NULL;
-    struct scratch_call durable = {.bucket = t->call.bucket, .commit = KV_DURABLE};
-    struct stat st;
     int r = snode_find_hard(t->node, t->call.bucket, a, x, &h, e);
     if (r == 0 && h)
-        r = hard_sync(h, e);
+        r = times ? hard_sync_times(h, e) : hard_sync(h, e);
     if (r < 0)
         return r;
     if (!h)
         return scratch_sync(t->node->names, e);
     sfile_enter(t->node, f);
-    /* Of a settled file the record is true, and its time may have been set since. */
-    bool counts = is_unsettled(t->node, f);
-    r = counts ? hard_stat(h, &st) : scratch_sync(t->node->names, e);
-    if (r == 0 && counts)
-        r = snode_record(t->node, &durable, x->ino, &st, a, NULL, e);
+    r = sync_inode(t, f, h, x, a, e);
     sfile_leave(t->node, f);
     return r;
 }
@@ -214,7 +236,8 @@ int op_tree_sync(struct object_session *ses, const struct wire_tree_sync_req *re
     if (!f)
         return scratch_sync(t.node->names, e);
     begin_sync(t.node, f);
-    r = tell_faults(&t, ses, f, sync_data(&t, f, &x, a, e), e);
+    bool times = !(req->flags & WIRE_DATA_ONLY);
+    r = tell_faults(&t, ses, f, sync_data(&t, f, &x, times, a, e), e);
     end_sync(t.node, f);
     sfile_put(t.node, f);
     return r;

@@ -104,9 +104,10 @@ int hard_write(struct hard *h, const void *p, size_t n, uint64_t offset, struct 
 int hard_truncate(struct hard *h, uint64_t size, struct err *e);
 /* Sets the file's own time, which is the inode's while it is unsettled. */
 int hard_set_mtime(struct hard *h, int64_t mtime_ns, struct err *e);
-/* What was written by anybody so far is durable. An error of the disk since the last call is reported once.
- */
+/* What was written by anybody so far is durable; hard_sync_times: the file's own times are, too. An error of
+ * the disk since the last call of either is reported once. */
 int hard_sync(struct hard *h, struct err *e);
+int hard_sync_times(struct hard *h, struct err *e);
 
 /* ---- settling ---- */
 

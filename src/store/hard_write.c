@@ -287,12 +287,12 @@ int hard_set_mtime(struct hard *h, int64_t mtime_ns, struct err *e)
     return 0;
 }
 
-int hard_sync(struct hard *h, struct err *e)
+static int sync_file(struct hard *h, bool times, struct err *e)
 {
     assert(h && h->magic == HARD_MAGIC);
     struct hard_shard *t = shard(h);
     lock_take(&t->lock);
-    bool whole = !h->synced;
+    bool whole = times || !h->synced;
     h->dirty = h->handed;
     h->syncing++;
     lock_drop(&t->lock);
@@ -303,4 +303,14 @@ int hard_sync(struct hard *h, struct err *e)
     h->syncing--;
     lock_drop(&t->lock);
     return r < 0 ? say(h, r, "sync", e) : 0;
+}
+
+int hard_sync(struct hard *h, struct err *e)
+{
+    return sync_file(h, /* times= */ false, e);
+}
+
+int hard_sync_times(struct hard *h, struct err *e)
+{
+    return sync_file(h, /* times= */ true, e);
 }

@@ -194,11 +194,16 @@ static inline int set_size(struct fixture *f, uint64_t ino, uint64_t size, struc
     return r;
 }
 
-static inline int sync_ino(struct fixture *f, uint64_t ino)
+static inline int sync_with(struct fixture *f, uint64_t ino, uint32_t flags)
 {
-    struct wire_tree_sync_req req = {.bucket = BUCKET, .ino = ino};
+    struct wire_tree_sync_req req = {.bucket = BUCKET, .ino = ino, .flags = flags};
     struct wire_tree_sync_rep rep = {0};
     return object_tree_sync(f->session, &req, f->arena, &rep, &f->e);
+}
+
+static inline int sync_ino(struct fixture *f, uint64_t ino)
+{
+    return sync_with(f, ino, 0);
 }
 
 /* A new file with these bytes, closed; its number. */

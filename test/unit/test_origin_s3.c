@@ -767,8 +767,8 @@ static int expect_counted(void *arg, const struct origin_attr *attr, const void 
     return 0;
 }
 
-/* Bytes are counted before anybody has them, so that whoever has read them all finds them in the metrics, although the request is
- * not over. */
+/* Bytes are counted before anybody has them, so that whoever has read them all finds them in the metrics,
+ * although the request is not over. */
 static void test_metrics_before_the_end(void **state)
 {
     static const struct script_step steps[] = {{.answer = OK206("0-99999/100000", "100000"), .pad = 100000}};

@@ -37,6 +37,26 @@ def test_usage_counts_the_system_and_its_reader(lab_module):
     assert 0.6 <= used.cpu_s <= 8 and used.memory_bytes >= 60 * MIB
 
 
+def test_cpu_time_is_no_number_of_ticks(lab_module):
+    """Of a process, of which some threads have ended, no less than it had before and no more than it had afterwards by its own clock.
+    (Seen to fail with the ticks of /proc/PID/stat, and with its main thread's clock.)"""
+    import usage
+    script = ("import threading, time\ndef burn(until=time.process_time() + 0.05):\n    while time.process_time() < until: pass\n"
+              "one = threading.Thread(target=burn)\none.start()\none.join()\n"
+              "while True: print(time.process_time_ns(), flush=True), input()")
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            for _ in range(5):
+                before = int(process.stdout.readline()) / 1e9
+                counted = usage.cpu_seconds([process.pid])[process.pid]
+                print(file=process.stdin, flush=True)
+                after = int(process.stdout.readline()) / 1e9
+                print(file=process.stdin, flush=True)
+                assert before <= counted + 1e-9 and counted <= after + 1e-9
+        finally:
+            process.kill()
+
+
 def test_rounds_turn_the_order_around(lab_module):
     """Every system once a round, in one order and then in the other; a ratio is that of one round."""
     import versus

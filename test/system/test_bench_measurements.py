@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 import harness
-from benched import BUILD, MIB, bench_run, lab_module  # noqa: F401 (lab_module is a fixture)
+from benched import BUILD, MIB, bench_run, lab_module, promised  # noqa: F401 (lab_module is a fixture)
 
 RUN = bench_run()
 KIB = 1 << 10
@@ -92,8 +92,8 @@ def test_every_peer_is_in_one_of_them(lab_module):
 @pytest.mark.parametrize("name", RUN.NAMES + RUN.HEAVY)
 def test_each_measurement_can_be_made(tiny, monkeypatch, need_fuse, work, tmp_path, capfd, name):
     """It ends, each of its rows has numbers and stands on the page and on the terminal, and every goal that is for it has a row
-    of it; nothing is left in its directory. (Seen to fail with a measurement that raises, with a row without a figure, and with
-    titles that no goal knows.)"""
+    of it, with the ratio that is promised; nothing is left in its directory. (Seen to fail with a measurement that raises, with a
+    row without a figure, with titles that no goal knows, and with another ratio.)"""
     import goals
     import peers
     import report
@@ -116,5 +116,7 @@ def test_each_measurement_can_be_made(tiny, monkeypatch, need_fuse, work, tmp_pa
         assert row["met"] in (True, False, None) and f"| {row['title']} | {row['goal']} | **" in page and row["title"] in said
         assert report.row_line(row) in page
     found = goals.load(tmp_path)
-    assert all(row is not None for *_, measure, row in goals.goal_rows(found) if measure == name)
+    rows = [row for *_, measure, row in goals.goal_rows(found) if measure == name]
+    assert all(row is not None for row in rows)
+    assert all(goals.goal_of(row)[0] == promised(name, row["title"]) for row in rows if goals.goal_of(row))
     assert all(result != "not run" for _title, result, *_, measure in goals.peer_rows(found) if measure == name)

@@ -178,6 +178,31 @@ def test_each_row_has_the_goal_that_is_promised(lab_module):
                     assert promised(measure, row["title"]) in numbers, (work, row["title"])
 
 
+def test_small_files_are_read_alone_too(lab_module, monkeypatch, tmp_path):
+    """Besides epochs that compare what comes, of which the second of a process counts, there are such whose bytes are compared before
+    and after, and those have the same goals, and no costs, which are those of comparing. (Seen to fail with the same epochs for both.)"""
+    import versus
+    asked = []
+
+    def epoch(_directory, _workers, *options, epochs=0):
+        asked.append(("--verify-apart" in options, epochs))
+        return {"bytes": versus.SMALL_BYTES, "all_bytes": 2 * versus.SMALL_BYTES, "seconds": 1.0}
+
+    monkeypatch.setattr(versus, "epoch", epoch)
+    monkeypatch.setattr(versus, "make_files", lambda *_: tmp_path)
+    monkeypatch.setattr(versus, "make_objects", lambda *_: "bucket")
+    monkeypatch.setattr(versus, "QUICK_SMALL_WORKERS", (1,))
+    fake = Fake(tmp_path)
+    node = types.SimpleNamespace(pid=0, socket_path="socket")
+    monkeypatch.setattr(fake, "node", lambda *_: contextlib.nullcontext(node))
+    rows = versus.small(fake)
+    assert asked[4:] == [(False, 2)] * 4 * Fake.pairs + [(True, 1)] * 4 * Fake.pairs
+    ways = [("at least 0.4", "through the mount"), ("at least 0.5", "through the mount, read-only"), ("at least 1", "through the library")]
+    assert [(row["goal"], row["title"].split("1 worker, ")[1]) for row in rows] == [
+        (goal, f"{way}{how}, of the disk's") for how in ("", ", compared before and after") for goal, way in ways]
+    assert ["ours_cost" in row for row in rows] == [True] * 3 + [False] * 3
+
+
 def test_pairs_alternate(lab_module):
     """Each pair has both sides, and the side that begins changes; there are at least nine, but for quick runs."""
     order = []

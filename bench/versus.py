@@ -115,7 +115,7 @@ def skipping(name, left_out):
     """A peer that does not start, or fails, does not take the run with it: it goes into `left_out`, {name: reason}."""
     try:
         yield
-    except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError, BotoCoreError, ClientError) as error:
+    except (NotRun, RuntimeError, OSError, AssertionError, subprocess.SubprocessError, BotoCoreError, ClientError) as error:
         if name == OURS:
             raise
         left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -213,7 +213,9 @@ def peers_cold(lab):
     """Cold sequential reads of one large object through the mounts of all systems, each started anew with an empty cache, from the
     shaped origin, and the same in parallel ranges straight from it, thrown away. Origin bytes are those of the object's. JuiceFS reads
     its own blocks of a copy from the same origin; SeaweedFS keeps its copy itself and is left out. The machine's memory is full of
-    page cache before, as on any machine that has run for a while."""
+    page cache before, as on any machine that has run for a while. And one GET of the same object through S3, beside nginx with
+    proxy_cache."""
+    import cold_peers  # which is made of what is here
     size = QUICK_COLD_BYTES if lab.quick else COLD_BYTES
     source = lab.path("big")
     lab_module.write_random(source, size, "peers cold")
@@ -233,7 +235,8 @@ def peers_cold(lab):
         lab.fill_memory()
         say(f"cold through all mounts: {', '.join(sides)}")
         taken, share = rounds(lab, sides, left_out)
-    return rows_against(taken, share, title, "MB/s", 1e-6, read_ahead_kb=ours.read_ahead_kb) + rows_left_out(left_out, title)
+        rows = rows_against(taken, share, title, "MB/s", 1e-6, read_ahead_kb=ours.read_ahead_kb) + rows_left_out(left_out, title)
+        return rows + cold_peers.cold_through_s3(lab, shaper, bucket, "big.bin", source)
 
 
 # ---- warm ----

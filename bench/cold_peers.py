@@ -1,6 +1,6 @@
-"""What an empty or a small cache asks of the origin and of memory, beside the peers: time to the first byte, bytes from the
-origin, memory under many streams. Each system in turn, as in versus.py; of all these figures less is better, so that a ratio is
-ours over theirs and a goal "at most".
+"""What an empty or a small cache asks of the origin, of memory and of the disk, beside the peers: time to the first byte, bytes from
+the origin, memory under many streams, reads with the page cache dropped. Each system in turn, as in versus.py; of all these figures
+but rates less is better, so that a ratio is ours over theirs and a goal "at most".
 
 Nobody has the first byte before the origin gives it, nor the data with fewer bytes than it has: there a hundredth more than a
 peer is no miss. SeaweedFS keeps its copy itself and asks no origin; it is left out.
@@ -8,9 +8,11 @@ peer is no miss. SeaweedFS keeps its copy itself and asks no origin; it is left 
 
 import contextlib
 import http.client
+import json
 import os
 import pathlib
 import statistics
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,9 +21,10 @@ import peers
 from front import CACHE, Nginx
 from lab import MIB, SHAPE, harness, say
 from measures import FIRST_BYTES, first_of_get
-from usage import Usage
-from versus import (ONE_GET, OURS, SMALL_BYTES, asked, epoch, make_files, make_objects, mounted, not_run_row, quiet,
-                    reads_ahead_as, rounds, rows_against, rows_left_out, skipping, sources_of, those_that)
+from usage import ClientLimit, Usage
+from versus import (DISK, ONE_GET, OURS, SMALL_BYTES, STRAIGHT, asked, epoch, gives, make_files, make_objects, measured, mounted,
+                    not_run_row, quiet, reads_ahead_as, rounds, rows_against, rows_left_out, skipping, sources_of, straight_once,
+                    those_that)
 
 FIRST_OBJECTS, QUICK_FIRST_OBJECTS, FIRST_SIZES = 21, 5, [4 * MIB, 128 << 10]
 EPOCH_FILES, QUICK_EPOCH_FILES, EPOCHS = 600, 150, 2
@@ -29,6 +32,7 @@ HALF_FILES, QUICK_HALF_FILES, HALF_BYTES, HALF_EPOCHS = 80, 24, 2 * MIB, 4
 HALF_PAUSE_SECONDS = 2  # rclone cuts its cache back each second
 COUNT_ROUNDS = 3  # bytes that are counted hardly vary
 STREAMS, STREAM_BYTES, QUICK_STREAM_BYTES, STREAM_ROUNDS = 64, 16 * MIB, 2 * MIB, 5
+DROPPED_BYTES, QUICK_DROPPED_BYTES = 512 * MIB, 50 * MIB
 CONNECTIONS = 16
 EQUAL = 1.01  # what is bound by the origin is the same for all
 DROP_CACHES = pathlib.Path("/proc/sys/vm/drop_caches")
@@ -48,10 +52,29 @@ def cold_front(lab, name, bucket, shaper, keys):
             targets, address = lab.targets(server.s3(signature_version="s3v4"), bucket, keys)
         else:
             directory = lab.path("proxy")
-            stack.callback(harness.tree_remove, directory)
+            stack.callback(lambda: directory.exists() and harness.tree_remove(directory))  # not where nginx is missing
             server = stack.enter_context(Nginx(directory, origin=shaper.endpoint.split("//")[1], alike=True))
             targets, address = lab.targets(at_shaper(lab, shaper), bucket, keys)[0], server.address
         yield address, targets, lambda: peers.tree([server.pid])
+
+
+def cold_through_s3(lab, shaper, bucket, key, source):
+    """Rows of one GET of an object through a node with nothing in it, and through nginx as an empty cache."""
+    size, left_out = source.stat().st_size, {}
+    title, files = f"Cold GET of {size // MIB} MiB through S3", lab_module.links_of(lab.path("cold-files"), [key], source)
+
+    def once(name):
+        with cold_front(lab, name, bucket, shaper, [key]) as (address, targets, pids):
+            shaper.reset()
+            sample = measured(pids, lambda: lab.get(address, targets, 1))
+            sample |= asked(shaper, size)
+            lab.get(address, targets, 1, compare=files)
+            return sample
+
+    say(f"cold through S3: {OURS}, {CACHE}")
+    sides = {name: lambda n=name: once(n) for name in (OURS, CACHE)}
+    taken, share = rounds(lab, {**sides, STRAIGHT: lambda: straight_once(lab, shaper, bucket, size)}, left_out)
+    return rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
 
 
 # ---- first byte ----
@@ -352,4 +375,41 @@ def peers_memory(lab):
         return memory_through_mounts(lab, shaper, bucket, sources, text) + memory_through_s3(lab, shaper, bucket, sources, text)
 
 
-MEASURES = {"peers_first": peers_first, "peers_epochs": peers_epochs, "peers_memory": peers_memory}
+# ---- the page cache dropped ----
+
+def dropped_once(limit, system, name):
+    """One sample of a client in a memory cgroup, with nothing in the page cache."""
+    drop_pages()
+    argv = limit.wrap([lab_module.BUILD / "bench/reader", "seq", system.dir / name, MIB, 1])
+    return measured(system.pids, lambda: json.loads(subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True,
+                                                                   timeout=lab_module.PROGRAM_SECONDS).stdout))
+
+
+def peers_dropped(lab):
+    """Sequential reads of 1 MiB of a large file that each system has in its own cache, what the page cache holds dropped before each,
+    by a client in a memory cgroup of a fifth of the file where the machine allows one: through the mounts of all systems, and of a
+    copy on the disk. Who keeps something in its own memory has that; rclone off has no cache, and asks the origin, unshaped."""
+    size = QUICK_DROPPED_BYTES if lab.quick else DROPPED_BYTES
+    source, name, left_out = lab.path("dropped"), "dropped.bin", {}
+    title = f"Sequential reads of {size // MIB} MiB through the mount, page cache dropped"
+    lab_module.write_random(source, size, "peers dropped")
+    try:
+        drop_pages()
+    except OSError as error:
+        reason = f"what the page cache holds cannot be dropped here: {error.strerror}"
+        return [not_run_row(f"{title}, against all", "-", reason, peer="all")]
+    bucket, disk = lab.upload({name: source}), [peer for peer in peers.LOCAL if peer.name == DISK]
+    with lab.shaper() as shaper, ClientLimit(size // 5) as limit, \
+            mounted(lab, bucket, shaper.endpoint, {name: source}, left_out, [*disk, *peers.present(left_out)]) as running:
+        running = those_that(running, left_out, gives(source, name))
+        quiet(shaper)
+        say(f"page cache dropped, through all mounts: {', '.join(running)}")
+        sides = {system: lambda r=one: dropped_once(limit, r, name) for system, one in running.items()}
+        taken, share = rounds(lab, sides, left_out)
+        limited = limit.limit_bytes
+        note = f"client limited to {limited // MIB} MiB" if limited else "no memory cgroup for the client here"
+        rows = rows_against(taken, share, title, "MB/s", 1e-6, read_ahead_kb=running[OURS].read_ahead_kb)
+    return [{**row, "note": note} for row in rows] + rows_left_out(left_out, title)
+
+
+MEASURES = {"peers_first": peers_first, "peers_epochs": peers_epochs, "peers_memory": peers_memory, "peers_dropped": peers_dropped}

@@ -2,6 +2,8 @@
 the origin, and the origin's own server; over TLS; of small values; and listings."""
 
 import contextlib
+import ctypes
+import errno
 import http.client
 import os
 import re
@@ -27,7 +29,7 @@ LOADS = [
     ("1 MiB", MIB, 128, 3_072, 256, 1.0),
     ("10 MiB", 10 * MIB, 24, 512, 256, 1.0),
 ]
-PEER_LOADS = [0, 2, 5]
+PEER_LOADS = [0, 1, 2, 3, 5]
 QUICK_SHARE = 8
 UNSIGNED_BYTES = 100 << 10
 PIECES_BYTES, PIECES_KIB = 10 * MIB, 256  # objects that are also taken in pieces as large as boto3's
@@ -40,6 +42,8 @@ OURS, STATIC, CACHE, DIRECT = "forebay", "nginx with sendfile", "nginx with prox
 UNSIGNED, STATIC_TLS = "forebay, unsigned", "nginx over TLS"
 STATIC_ALIKE = "nginx with sendfile and our congestion control"
 OUR_CONGESTION = "reno"  # of a listener on the loopback (sock_free_of_clocks in src/net/sock_open.c)
+ALIKE = "{} with our congestion control"  # of who lets nobody choose, but has a listener that can be told
+SYS_PIDFD_GETFD = 438  # on every architecture
 OURS_PIECES, STATIC_PIECES = f"forebay, taken by {PIECES_KIB} KiB", f"nginx with sendfile, taken by {PIECES_KIB} KiB"
 OURS_OPENED, STATIC_OPENED = "forebay, decrypted by the client", "nginx over TLS, decrypted by the client"
 
@@ -89,6 +93,37 @@ def listener(port, control):
         listening.close()
         raise NotRun(f"no listener with {control}: {error}") from error
     return listening
+
+
+def tell_listener(pid, port, control):
+    """The listener of another program gets a congestion control, which the connections that it accepts from now on have, too: a
+    duplicate of a socket is the same socket. RuntimeError where nobody listens, or may not be told."""
+    libc, told = ctypes.CDLL(None, use_errno=True), 0
+    process = os.pidfd_open(pid)
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if not os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                    continue
+            duplicate = libc.syscall(SYS_PIDFD_GETFD, process, int(number), 0)
+            if duplicate < 0 and ctypes.get_errno() != errno.EBADF:  # closed meanwhile
+                raise RuntimeError(f"sockets of another program cannot be told here: {os.strerror(ctypes.get_errno())}")
+            if duplicate >= 0:
+                told += tell_if_listening(duplicate, port, control)
+    finally:
+        os.close(process)
+    if not told:
+        raise RuntimeError(f"process {pid} does not listen at {port}")
+
+
+def tell_if_listening(fd, port, control):
+    """Whether this socket, which is closed here, listens at the port; then it is told."""
+    with socket.socket(fileno=fd) as one:
+        listens = one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM \
+            and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and one.getsockname()[1] == port
+        if listens:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        return bool(listens)
 
 
 class Nginx(harness.Program):
@@ -150,11 +185,32 @@ def plain_objects(lab, size, objects):
     return plain, keys, lab.upload({key: plain / key for key in keys})
 
 
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def both_ways(sides, left_out):
+    """What versitygw and MinIO are told before each of their samples, {name: congestion control}, where ours is not that of the
+    machine: they are there twice then, with that of the machine and with ours. Who cannot be told is there with that of the machine."""
+    controls = {}
+    for name in [name for name in (DIRECT, peers.MINIO) if name in sides and congestion() != OUR_CONGESTION]:
+        alike, (address, _targets, pid) = ALIKE.format(name), sides[name]
+        with skipping(alike, left_out):
+            tell_listener(pid, port_of(address), congestion())
+            sides[alike] = sides[name]
+            controls |= {name: congestion(), alike: OUR_CONGESTION}
+    return controls
+
+
 def peer_sides(lab, stack, plain, keys, bucket, left_out):
-    """{name: (address, targets, process)} of those that serve the same objects; MinIO has a copy of its own, and may be left out."""
+    """{name: (address, targets, process)} of those that serve the same objects; MinIO has a copy of its own. It and nginx may be left
+    out."""
     presigned, origin_address = lab.targets(lab.origin.s3(signature_version="s3v4"), bucket, keys)
-    cache = stack.enter_context(Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1], alike=True))
-    sides = {CACHE: (cache.address, presigned, cache.pid), DIRECT: (origin_address, presigned, lab.origin.pid)}
+    sides = {}
+    with skipping(CACHE, left_out):
+        cache = stack.enter_context(Nginx(lab.path("proxy"), origin=lab.origin.endpoint.split("//")[1], alike=True))
+        sides[CACHE] = cache.address, presigned, cache.pid
+    sides[DIRECT] = origin_address, presigned, lab.origin.pid
     with skipping(peers.MINIO, left_out):
         minio = stack.enter_context(peers.Minio(lab))
         theirs = lab.upload({key: plain / key for key in keys}, origin=minio)
@@ -167,21 +223,20 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
     if lab.quick:
         objects, requests = max(8, objects // QUICK_SHARE), requests // QUICK_SHARE
     plain, keys, bucket = plain_objects(lab, size, objects)
-    left_out = {}
+    left_out, controls = {}, {}
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(lab.node(bucket))
-        static = stack.enter_context(Nginx(lab.path("nginx"), root=plain))
         signed, address = lab.targets(node.s3(signature_version="s3v4"), bucket, keys)
-        sides = {OURS: (address, signed, node.pid), STATIC: (static.address, ["/" + key for key in keys], static.pid)}
-        if not with_peers and congestion() != OUR_CONGESTION:
-            alike = stack.enter_context(Nginx(lab.path("nginx-alike"), root=plain, alike=True))
-            sides[STATIC_ALIKE] = alike.address, ["/" + key for key in keys], alike.pid
+        sides = {OURS: (address, signed, node.pid)}
+        for name in [] if with_peers else [STATIC] + ([STATIC_ALIKE] if congestion() != OUR_CONGESTION else []):
+            static = stack.enter_context(Nginx(lab.path("nginx"), root=plain, alike=name == STATIC_ALIKE))
+            sides[name] = static.address, ["/" + key for key in keys], static.pid
         if not with_peers and size <= UNSIGNED_BYTES: # where a signature weighs: the same without it, which is what nginx is asked for
             node.cli("bucket", "set", bucket, "anonymous=read")
             sides[UNSIGNED] = address, [target.split("?")[0] for target in signed], node.pid
         if with_peers:
-            del sides[STATIC]
             sides |= peer_sides(lab, stack, plain, keys, bucket, left_out)
+            controls = both_ways(sides, left_out)
         for name, (where, targets, _pid) in list(sides.items()):
             with skipping(name, left_out) if with_peers else contextlib.nullcontext():
                 for _ in range(2):
@@ -190,7 +245,13 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
 
         def taking(name, **how):
             where, targets, pid = sides[name]
-            return lambda: sample(lab, lambda: peers.tree([pid]), where, targets, connections, requests, **how)
+
+            def once():
+                if name in controls:
+                    tell_listener(pid, port_of(where), controls[name])
+                return sample(lab, lambda: peers.tree([pid]), where, targets, connections, requests, **how)
+
+            return once
 
         ways = {name: taking(name) for name in sides if name not in left_out}
         if not with_peers and size >= PIECES_BYTES:
@@ -221,7 +282,8 @@ def s3(lab):
 
 def peers_s3(lab):
     """The same beside nginx with proxy_cache in front of the origin, its connections with the same congestion control as the node's, the
-    origin's own server, and MinIO with one drive on the same disk and a copy of its own."""
+    origin's own server, and MinIO with one drive on the same disk and a copy of its own. These two have the machine's congestion
+    control; where that is not ours, they are measured with ours, too, which their listeners are told before."""
     return [row for i in PEER_LOADS for row in one_load(lab, True, *LOADS[i])]
 
 

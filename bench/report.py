@@ -28,7 +28,7 @@ TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small
           "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers", "peers_small": "Small files, beside peers",
           "peers_checkpoint": "Checkpoints, beside peers", "peers_train": "Training, beside peers", "peers_s3": "Warm S3, beside peers",
           "peers_first": "First byte, beside peers", "peers_epochs": "Two epochs and half a cache, beside peers", "peers_memory": "Memory, beside peers",
-          "ceiling": "The shaper itself", "scale": "Index"}
+          "peers_dropped": "With the page cache dropped, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
 PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
          "peers_checkpoint.svg": "Checkpoints of all systems", "peers_train.svg": "Training on all systems", "peers_s3.svg": "Warm S3 of all systems",

@@ -6,11 +6,18 @@ import os
 import pathlib
 import resource
 import shutil
+import time
 
 from lab import MemoryWatch, say
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 CGROUP = pathlib.Path("/sys/fs/cgroup")
+
+
+def process_clock(pid):
+    """The clock of the time that all threads of a process ran, those that ended included, as clock_getcpuclockid(3) makes it: what
+    /proc tells of the same is rounded down to ticks of 10 ms, twice for each process."""
+    return ~pid << 3 | 2
 
 
 def cpu_seconds(pids):
@@ -19,7 +26,8 @@ def cpu_seconds(pids):
     for pid in pids:
         with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             fields = stat.read().rsplit(")", 1)[1].split()
-            seconds[pid] = sum(int(fields[i]) for i in (11, 12, 13, 14)) / TICKS_PER_S
+            of_children = int(fields[13]) + int(fields[14])
+            seconds[pid] = time.clock_gettime(process_clock(pid)) + of_children / TICKS_PER_S
     return seconds
 
 

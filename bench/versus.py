@@ -115,7 +115,7 @@ def skipping(name, left_out):
     """A peer that does not start, or fails, does not take the run with it: it goes into `left_out`, {name: reason}."""
     try:
         yield
-    except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError, BotoCoreError, ClientError) as error:
+    except (NotRun, RuntimeError, OSError, AssertionError, subprocess.SubprocessError, BotoCoreError, ClientError) as error:
         if name == OURS:
             raise
         left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -213,7 +213,9 @@ def peers_cold(lab):
     """Cold sequential reads of one large object through the mounts of all systems, each started anew with an empty cache, from the
     shaped origin, and the same in parallel ranges straight from it, thrown away. Origin bytes are those of the object's. JuiceFS reads
     its own blocks of a copy from the same origin; SeaweedFS keeps its copy itself and is left out. The machine's memory is full of
-    page cache before, as on any machine that has run for a while."""
+    page cache before, as on any machine that has run for a while. And one GET of the same object through S3, beside nginx with
+    proxy_cache."""
+    import cold_peers  # which is made of what is here
     size = QUICK_COLD_BYTES if lab.quick else COLD_BYTES
     source = lab.path("big")
     lab_module.write_random(source, size, "peers cold")
@@ -233,7 +235,8 @@ def peers_cold(lab):
         lab.fill_memory()
         say(f"cold through all mounts: {', '.join(sides)}")
         taken, share = rounds(lab, sides, left_out)
-    return rows_against(taken, share, title, "MB/s", 1e-6, read_ahead_kb=ours.read_ahead_kb) + rows_left_out(left_out, title)
+        rows = rows_against(taken, share, title, "MB/s", 1e-6, read_ahead_kb=ours.read_ahead_kb) + rows_left_out(left_out, title)
+        return rows + cold_peers.cold_through_s3(lab, shaper, bucket, "big.bin", source)
 
 
 # ---- warm ----
@@ -350,18 +353,32 @@ def small_rows(taken, share, title):
     return rows
 
 
-def small_rounds(lab, places, workers, left_out=None):
-    """Epochs in all places in turns, the second of each process: {name: samples} and the share of stolen time."""
-    say(f"small files, {workers} workers: {', '.join(places)}")
-    return rounds(lab, {name: lambda w=where, o=options, p=pids: files_per_s(measured(p, lambda: epoch(w, workers, "--prefetch", 1000, *o,
-                                                                                                       epochs=2)))
-                        for name, (where, options, pids) in places.items() if name not in (left_out or {})}, left_out)
+def alone_rows(taken, share, title):
+    """The same of reading alone. What it cost is not told: that is of comparing, too."""
+    rows = [{**row, "title": row["title"].replace(", of the disk's", ", compared before and after, of the disk's")}
+            for row in small_rows(taken, share, title)]
+    return [{key: value for key, value in row.items() if not key.endswith("_cost")} for row in rows]
+
+
+def small_rounds(lab, places, workers, left_out=None, alone=False):
+    """Epochs in all places in turns, {name: samples} and the share of stolen time: the second of each process, whose bytes are
+    compared as they come; alone: one that only reads, between two that compare."""
+    say(f"small files, {workers} workers{', reading alone' if alone else ''}: {', '.join(places)}")
+    how, epochs = (["--verify-apart"], 1) if alone else ([], 2)
+
+    def once(where, options, pids):
+        return files_per_s(measured(pids, lambda: epoch(where, workers, "--prefetch", 1000, *how, *options, epochs=epochs)))
+
+    return rounds(lab, {name: lambda p=place: once(*p) for name, place in places.items() if name not in (left_out or {})}, left_out)
 
 
 def small(lab):
     """Warm small files in random order, each opened, read, verified and closed, by 1 and by 4 workers: on the disk's own file system,
     through the mount as it comes and with --profile read-only, and straight from the node by libforebay. Each process reads every file
-    twice, as a training that lasts longer than one epoch does, and the second time counts."""
+    twice, as a training that lasts longer than one epoch does, and the second time counts. To compare the bytes of a file as they
+    come takes about as long as to read them, on both sides, so that a ratio is nearer to 1 than that of opening, reading and closing
+    alone: in the rows "compared before and after" each process compares all files, then reads them in the time that counts, and
+    compares them again."""
     count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
     plain, bucket = make_files(lab, count, SMALL_BYTES), make_objects(lab, count, SMALL_BYTES)
     rows = []
@@ -373,7 +390,9 @@ def small(lab):
             epoch(where, 8, *options)
         for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
             taken, share = small_rounds(lab, places, workers)
-            rows += small_rows(taken, share, f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}")
+            title = f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}"
+            rows += small_rows(taken, share, title)
+            rows += alone_rows(*small_rounds(lab, places, workers, alone=True), title)
     return rows
 
 

@@ -3,7 +3,8 @@
  *
  * Invariants:
  *  1. Every rate is the least of its limits, and the limit that is named is the one that gave it.
- *  2. More of anything (nodes, disks, network) never lowers a rate; more redundancy never raises one.
+ *  2. More of anything (nodes, disks, network) never lowers a rate; more redundancy never raises one. But for
+ *     writes to a second node with redundancy: on one node the copies do not cross the network.
  *
  * Failure modes: ERR_BAD_OPTION for texts of another form and for shapes that cannot hold their redundancy.
  */

@@ -18,7 +18,7 @@ struct epoch_options {
     uint64_t epochs, workers, seed, window, batch, prefetch, compute_ms, data_seed;
     int order;
     char *compare, *metrics, *make;
-    bool verify, quiet, json;
+    bool verify, apart, quiet, json;
 };
 
 #define ROW(name_, type_, field, def_, min_, max_, arg_, doc_)                                               \
@@ -62,6 +62,8 @@ static const struct option rows[] = {
     ROW("make", OPTION_STRING, make, NULL, 0, 0, "COUNTxSIZE",
         "make these files first where they are missing, as 2000x110KiB, and verify every byte"),
     COMMAND_FLAG(epoch_options, verify, "verify", 0, "the files are those of --make: verify every byte"),
+    COMMAND_FLAG(epoch_options, apart, "verify-apart", 0,
+                 "look at the bytes in passes of their own, before and after the epochs, which only read"),
     ROW("data-seed", OPTION_UINT, data_seed, "1", 0, 0, "N", "of the contents that --make gives files"),
     ROW("compare", OPTION_STRING, compare, NULL, 0, 0, "DIR",
         "the same files on a plain disk: read in the same way at the end, as the yardstick"),
@@ -232,7 +234,7 @@ static void print_table(const struct epoch *x)
 
 /* ---- running ---- */
 
-static int one_pass(struct epoch *x, struct bench_target *t, uint64_t seed, const char *verb,
+static int one_pass(struct epoch *x, struct bench_target *t, uint64_t seed, const char *verb, bool blind,
                     struct bench_pass *ret, struct err *e)
 {
     const struct epoch_options *o = x->o;
@@ -246,6 +248,7 @@ static int one_pass(struct epoch *x, struct bench_target *t, uint64_t seed, cons
         .seed = seed,
         .compute_ns = o->compute_ms * 1000000,
         .verify = o->verify || o->make,
+        .blind = blind,
         .data_seed = o->data_seed,
     };
     p.progress = progress_new(verb, x->files.n, x->files.bytes, o->quiet || o->json);
@@ -265,23 +268,39 @@ static int same_bytes(const struct epoch *x, struct err *e)
     return 0;
 }
 
+/* A pass whose bytes are looked at and whose time is not told. */
+static int look(struct epoch *x, struct bench_target *t, const char *verb, uint64_t *ret_checksum,
+                struct err *e)
+{
+    struct bench_pass *p = calloc(1, sizeof(*p));
+    assert(p);
+    int r = one_pass(x, t, 0, verb, /* blind= */ false, p, e);
+    if (r == 0)
+        *ret_checksum = p->checksum;
+    free(p);
+    return r;
+}
+
 static int measure(struct epoch *x, struct err *e)
 {
     const struct epoch_options *o = x->o;
-    int r = 0;
-    if (o->compare) { /* once unmeasured, so that both have a warm page cache */
-        struct bench_pass *warm_up = calloc(1, sizeof(*warm_up));
-        assert(warm_up);
-        r = one_pass(x, &x->other, 0, "warmed", warm_up, e);
-        free(warm_up);
-    }
+    uint64_t before = 0, after = 0, other = 0;
+    int r = o->apart ? look(x, &x->target, "verified", &before, e) : 0;
+    if (r == 0 && o->compare) /* so that both have a warm page cache */
+        r = look(x, &x->other, "warmed", &other, e);
     for (size_t i = 0; r == 0 && i < x->n; i++) {
         bool disk = i == o->epochs;
         struct line *l = &x->lines[i];
         (void)snprintf(l->name, sizeof(l->name), disk ? "plain disk" : "epoch %zu", i + 1);
-        r = one_pass(x, disk ? &x->other : &x->target, o->seed + (disk ? o->epochs - 1 : i), "read", &l->pass,
-                     e);
+        r = one_pass(x, disk ? &x->other : &x->target, o->seed + (disk ? o->epochs - 1 : i), "read", o->apart,
+                     &l->pass, e);
+        if (o->apart)
+            l->pass.checksum = disk ? other : before;
     }
+    if (r == 0 && o->apart)
+        r = look(x, &x->target, "verified", &after, e);
+    if (r == 0 && after != before)
+        r = err_set(e, ERR_CORRUPT, "the pass after the epochs gave other bytes than the one before them");
     return r == ERR_CORRUPT && o->compare ? err_prefix(e, r, "one of them gave other bytes") : r;
 }
 

@@ -25,6 +25,7 @@ struct bench_pass_options {
     uint64_t seed;       /* of the order */
     uint64_t compute_ns; /* of a step, slept */
     bool verify;         /* files hold the pattern of their name under data_seed */
+    bool blind;          /* only read: nothing is compared, and no checksum made; their sizes are looked at */
     uint64_t data_seed;
     struct progress *progress; /* may be NULL */
 };
@@ -33,7 +34,8 @@ struct bench_pass_options {
 struct bench_pass {
     double seconds;
     uint64_t files, bytes;
-    uint64_t checksum; /* sum over the files of crc32c of name and contents: independent of the order */
+    uint64_t
+        checksum; /* sum over the files of crc32c of name and contents: independent of the order; 0: blind */
     uint64_t steps, compute_ns; /* time spent computing */
     struct histogram times;     /* of open, read, close of one file */
     struct histogram stalls;    /* of waiting for one batch */

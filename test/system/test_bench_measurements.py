@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 import harness
-from benched import BUILD, MIB, bench_run, lab_module  # noqa: F401 (lab_module is a fixture)
+from benched import BUILD, MIB, bench_run, lab_module, promised  # noqa: F401 (lab_module is a fixture)
 
 RUN = bench_run()
 KIB = 1 << 10
@@ -30,13 +30,14 @@ SIZES = {
     "moving": {"QUICK_PREFETCH_FILES": 8, "LARGE_BYTES": MIB, "QUICK_LARGE_FILES": 2, "QUICK_MANY_LARGE_FILES": 2,
                "QUICK_SMALL_FILES": 8},
     "cold_peers": {"QUICK_FIRST_OBJECTS": 2, "FIRST_SIZES": [64 * KIB], "QUICK_EPOCH_FILES": 8, "QUICK_HALF_FILES": 4,
-                   "HALF_EPOCHS": 3, "HALF_PAUSE_SECONDS": 0, "COUNT_ROUNDS": 1, "STREAMS": 4, "QUICK_STREAM_BYTES": MIB},
+                   "HALF_EPOCHS": 3, "HALF_PAUSE_SECONDS": 0, "COUNT_ROUNDS": 1, "STREAMS": 4, "QUICK_STREAM_BYTES": MIB,
+                   "QUICK_DROPPED_BYTES": 50 * MIB},
 }
 # Which of the peers a measurement is made with: starting all of them takes longer than it. Each is in one at least.
 BESIDE = {"peers_warm": ["SeaweedFS"], "peers_cold": ["s3fs"], "peers_small": ["rclone off"], "peers_checkpoint": ["rclone full"],
           "peers_train": ["s3fs"], "peers_first": ["JuiceFS"], "peers_epochs": ["rclone full"], "peers_memory": ["rclone off"],
-          "peers_s3": []}
-NEED_NGINX = {"s3", "peers_s3", "tls", "values", "peers_first", "peers_epochs", "peers_memory"}
+          "peers_dropped": ["s3fs"], "peers_s3": []}
+NEED_NGINX = {"s3", "tls", "values"}
 
 
 def finite(value):
@@ -60,11 +61,14 @@ def may_be_missing(row, absent):
 def absent_here():
     """Names of what a measurement may be without."""
     import cold_peers
+    import front
     import peers
     import usage
     absent = {peers.MINIO} if peers.Minio.missing() else set()
     absent |= {"of what a client alone sends"} if peers.program("curl") is None else set()
     absent |= {"against all"} if not os.access(cold_peers.DROP_CACHES, os.W_OK) else set()
+    absent |= {front.CACHE} if peers.program("nginx") is None else set()
+    absent |= {front.ALIKE.format(name) for name in (front.DIRECT, peers.MINIO)} if os.geteuid() != 0 else set()
     return absent | ({peers.TMPFS} if usage.tmpfs(None) is None else set())
 
 
@@ -92,8 +96,8 @@ def test_every_peer_is_in_one_of_them(lab_module):
 @pytest.mark.parametrize("name", RUN.NAMES + RUN.HEAVY)
 def test_each_measurement_can_be_made(tiny, monkeypatch, need_fuse, work, tmp_path, capfd, name):
     """It ends, each of its rows has numbers and stands on the page and on the terminal, and every goal that is for it has a row
-    of it; nothing is left in its directory. (Seen to fail with a measurement that raises, with a row without a figure, and with
-    titles that no goal knows.)"""
+    of it, with the ratio that is promised; nothing is left in its directory. (Seen to fail with a measurement that raises, with a
+    row without a figure, with titles that no goal knows, and with another ratio.)"""
     import goals
     import peers
     import report
@@ -116,5 +120,7 @@ def test_each_measurement_can_be_made(tiny, monkeypatch, need_fuse, work, tmp_pa
         assert row["met"] in (True, False, None) and f"| {row['title']} | {row['goal']} | **" in page and row["title"] in said
         assert report.row_line(row) in page
     found = goals.load(tmp_path)
-    assert all(row is not None for *_, measure, row in goals.goal_rows(found) if measure == name)
+    rows = [row for *_, measure, row in goals.goal_rows(found) if measure == name]
+    assert all(row is not None for row in rows)
+    assert all(goals.goal_of(row)[0] == promised(name, row["title"]) for row in rows if goals.goal_of(row))
     assert all(result != "not run" for _title, result, *_, measure in goals.peer_rows(found) if measure == name)

@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,26 @@ def test_usage_counts_the_system_and_its_reader(lab_module):
             for pid in reversed(peers.tree([system.pid])):
                 os.kill(pid, 9)
     assert 0.6 <= used.cpu_s <= 8 and used.memory_bytes >= 60 * MIB
+
+
+def test_cpu_time_is_no_number_of_ticks(lab_module):
+    """Of a process, of which some threads have ended, no less than it had before and no more than it had afterwards by its own clock.
+    (Seen to fail with the ticks of /proc/PID/stat, and with its main thread's clock.)"""
+    import usage
+    script = ("import threading, time\ndef burn(until=time.process_time() + 0.05):\n    while time.process_time() < until: pass\n"
+              "one = threading.Thread(target=burn)\none.start()\none.join()\n"
+              "while True: print(time.process_time_ns(), flush=True), input()")
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            for _ in range(5):
+                before = int(process.stdout.readline()) / 1e9
+                counted = usage.cpu_seconds([process.pid])[process.pid]
+                print(file=process.stdin, flush=True)
+                after = int(process.stdout.readline()) / 1e9
+                print(file=process.stdin, flush=True)
+                assert before <= counted + 1e-9 and counted <= after + 1e-9
+        finally:
+            process.kill()
 
 
 def test_rounds_turn_the_order_around(lab_module):
@@ -163,16 +184,20 @@ def stand_ins(lab_module, monkeypatch):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("measure, titles, beside", [
     ("peers_cold", 1, ["parallel ranges straight from the origin"]), ("peers_warm", 8, ["the disk", "tmpfs"]), ("peers_small", 1, ["the disk", "tmpfs"]),
-    ("peers_checkpoint", 4, ["the disk", "tmpfs"]), ("peers_train", 1, ["the disk", "tmpfs"])])
-def test_peers_are_measured_side_by_side(lab_module, stand_ins, work, measure, titles, beside):
+    ("peers_checkpoint", 4, ["the disk", "tmpfs"]), ("peers_train", 1, ["the disk", "tmpfs"]),
+    ("peers_dropped", 1, ["the disk"])])
+def test_peers_are_measured_side_by_side(lab_module, stand_ins, monkeypatch, work, measure, titles, beside):
     """All by the same URL, that of the shaped origin, each in every round, with CPU time and memory; who gives other bytes, or reads ahead
     otherwise than ours, is not measured; and beside them what the machine and the origin give by themselves. (Seen to fail without the
     comparisons of read_ahead_kb in versus.py.)"""
+    import cold_peers
     import versus
     import work as work_module
+    monkeypatch.setattr(cold_peers, "cold_through_s3", lambda *_: [])
+    monkeypatch.setattr(cold_peers, "drop_pages", lambda: None)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
         with lab_module.Lab(directory, quick=True) as lab:
-            rows = {**versus.MEASURES, **work_module.MEASURES}[measure](lab)
+            rows = {**versus.MEASURES, **work_module.MEASURES, **cold_peers.MEASURES}[measure](lab)
             assert len(set(stand_ins)) == 1 and stand_ins[0] != lab.origin.endpoint
         assert os.listdir(directory) == []
     measured = [row for row in rows if "ratio" in row]
@@ -572,9 +597,136 @@ def test_gets_beside_minio(lab_module, monkeypatch, minio, work):
     monkeypatch.setattr(front, "PEER_LOADS", [0])
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
         rows = front.peers_s3(lab)
-    [mine] = minio_rows(rows, minio, {"not built": "scripts/bench-peers", "other bytes": "other bytes", "ends": ""})
-    assert mine["peer"] == "MinIO" and {row["peer"] for row in rows} == {"MinIO", front.CACHE, front.DIRECT}
-    assert minio != "there" or mine["reference_cost"]["cpu_s_per_gb"] > 0
+    words = {"not built": "scripts/bench-peers", "other bytes": "other bytes", "ends": ""}
+    mine = {row["peer"]: row for row in minio_rows(rows, minio, words)}
+    alike = [front.ALIKE.format(name) for name in ("MinIO", front.DIRECT) if front.congestion() != front.OUR_CONGESTION]
+    assert set(mine) == {"MinIO", *alike[:1 if minio != "not built" else 0]}
+    assert {row["peer"] for row in rows} - set(mine) == {front.CACHE, front.DIRECT, *alike[1:]}
+    assert minio != "there" or mine["MinIO"]["reference_cost"]["cpu_s_per_gb"] > 0
+
+
+# ---- the same for servers that let nobody choose ----
+
+LISTENS = """import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as listening, socket.socketpair()[0]:
+    print(listening.getsockname()[1], flush=True)
+    for _ in range(2):
+        one, _address = listening.accept()
+        print(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode(), flush=True)
+        one.close()
+    print(other.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode(), flush=True)
+"""
+
+
+def may_be_told(front, pid, port, control):
+    """Tells a listener, or skips where this machine does not let one."""
+    try:
+        front.tell_listener(pid, port, control)
+    except RuntimeError as error:
+        if "cannot be told here" not in str(error):
+            raise
+        pytest.skip(f"not run: {error}")
+
+
+def test_a_listener_of_another_program_is_told_its_congestion_control(lab_module):
+    """Connections that it accepts from then on have it, and those after the next word the next; its other sockets are left as they are,
+    and who does not listen there is an error. (Seen to fail with the look at the port left out of tell_if_listening, and without its
+    setsockopt.)"""
+    import front
+    before = front.congestion()
+    with subprocess.Popen([sys.executable, "-c", LISTENS], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            port = int(process.stdout.readline())
+            for control in (front.OUR_CONGESTION, before):
+                may_be_told(front, process.pid, port, control)
+                socket.create_connection(("127.0.0.1", port)).close()
+                assert process.stdout.readline() == control + "\n"
+            assert process.stdout.readline() == before + "\n"
+            with pytest.raises((RuntimeError, OSError)):  # nobody listens there
+                front.tell_listener(process.pid, harness.free_port(), before)
+        finally:
+            process.kill()
+
+
+def test_servers_are_measured_with_both_congestion_controls(lab_module, monkeypatch):
+    """Where ours is not the machine's each is there twice, and is told before each sample which it has now; who cannot be told is there
+    once, and that is said. (Seen to fail where what is told is left out of a sample.)"""
+    import front
+    said, left_out = [], {}
+
+    def tell(pid, port, control):
+        if pid == 8:
+            raise RuntimeError("cannot be told here")
+        said.append((pid, port, control))
+
+    monkeypatch.setattr(front, "tell_listener", tell)
+    sides = {"forebay": ("127.0.0.1:1", [], 1), front.DIRECT: ("127.0.0.1:77", [], 7), "MinIO": ("127.0.0.1:88", [], 8)}
+    monkeypatch.setattr(front, "congestion", lambda: front.OUR_CONGESTION)
+    assert front.both_ways(dict(sides), left_out) == {} and not said and not left_out
+    monkeypatch.setattr(front, "congestion", lambda: "another")
+    alike, all_sides = front.ALIKE.format(front.DIRECT), dict(sides)
+    assert front.both_ways(all_sides, left_out) == {front.DIRECT: "another", alike: front.OUR_CONGESTION}
+    assert list(all_sides) == [*sides, alike] and all_sides[alike] == sides[front.DIRECT]
+    assert left_out == {front.ALIKE.format("MinIO"): "cannot be told here"}
+
+    class Fake:
+        quick, pairs = True, 2
+
+        def node(self, _bucket):
+            return contextlib.nullcontext(type("Node", (), {"pid": 1, "s3": lambda self, **_: None})())
+
+        def targets(self, *_):
+            return [], "127.0.0.1:1"
+
+        def get(self, *_, **__):
+            return {}
+
+    def noted(_lab, pids, where, *_, **__):
+        said.append(where)
+        return {"rate": 1.0, "cpu_s_per_gb": 1.0}
+
+    said.clear()
+    monkeypatch.setattr(front, "plain_objects", lambda *_: (None, [], "bucket"))
+    monkeypatch.setattr(front, "peer_sides", lambda *_: {front.DIRECT: sides[front.DIRECT]})
+    monkeypatch.setattr(front, "sample", noted)
+    rows = front.one_load(Fake(), True, "4 KiB", 4096, 8, 8, 1, 1.0)
+    assert [row["peer"] for row in rows] == [front.DIRECT, alike]
+    machine, ours, mine = [(7, 77, "another"), "127.0.0.1:77"], [(7, 77, front.OUR_CONGESTION), "127.0.0.1:77"], ["127.0.0.1:1"]
+    assert said == machine[:1] + mine + machine + ours + ours + machine + mine
+
+
+# ---- without nginx ----
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("measure", ["peers_s3", "cold", "first", "epochs", "memory"])
+def test_without_nginx_the_others_are_measured(lab_module, monkeypatch, work, measure):
+    """It is one peer of several: its row has the reason, and the others have figures. (Seen to fail where NotRun ends the whole
+    measurement.)"""
+    import cold_peers
+    import front
+    import peers
+    monkeypatch.setattr(peers, "program", lambda name, real=peers.program: None if name in ("nginx", "minio") else real(name))
+    monkeypatch.setattr(front, "PEER_LOADS", [0])
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab, \
+            lab.shaper() as shaper:
+        source = lab.path("source")
+        lab_module.write_random(source, 8192, "source")
+        bucket, name = lab.upload({"big.bin": source}), "big.bin"
+        rows = {"peers_s3": lambda: front.peers_s3(lab),
+                "cold": lambda: cold_peers.cold_through_s3(lab, shaper, bucket, name, source),
+                "first": lambda: cold_peers.first_through_s3(lab, shaper, bucket, [name], source.read_bytes(), "First"),
+                "epochs": lambda: cold_peers.epochs_through_s3(lab, shaper, bucket, {name: named(lab, source)}, 8192),
+                "memory": lambda: cold_peers.memory_through_s3(lab, shaper, bucket, {name: source}, "8 KiB")}[measure]()
+    [mine] = [row for row in rows if row["peer"] == front.CACHE]
+    assert mine["value"] == "not run" and mine["detail"] == "nginx is not installed"
+    others = [row["peer"] for row in rows if "ratio" in row]
+    assert others or measure in ("epochs", "memory"), rows  # where nginx is the only other one
+
+
+def named(lab, source):
+    """The source under the name of its key."""
+    import lab as lab_module
+    return lab_module.links_of(lab.path("named"), ["big.bin"], source) / "big.bin"
 
 
 # ---- cold: first bytes, bytes from the origin, memory ----

@@ -1,16 +1,18 @@
 """What `make bench` makes of what it measured: ratios, verdicts, pages and pictures."""
 
+import contextlib
 import importlib.util
 import json
 import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
 import harness
-from benched import BENCH, MIB, bench_run, lab_module, result_of  # noqa: F401 (lab_module is a fixture)
+from benched import BENCH, MIB, bench_run, lab_module, promised, result_of  # noqa: F401 (lab_module is a fixture)
 
 
 # ---- judging ----
@@ -23,6 +25,182 @@ def test_a_goal_is_judged_by_the_median(lab_module):
     assert not row["met"] and row["ratio"] == {"median": 0.5, "min": 0.5, "max": 0.96} and row["n"] == 9
     assert lab_module.pair_row("t", 1.2, [(1.1, 1.0)] * 9, 0, "ms", at_most=True)["met"]
     assert not lab_module.pair_row("t", 1.2, [(1.3, 1.0)] * 9, 0, "ms", at_most=True)["met"]
+
+
+class Fake:
+    """A lab in which nothing runs: nodes, mounts and the shaper are there by name alone."""
+    quick, pairs = True, 3
+
+    def __init__(self, directory, counted=()):
+        self.dir, self.counted = directory, iter(counted)
+        self.origin = types.SimpleNamespace(s3=lambda **_: None, new_bucket=lambda: "bucket", access_key="", secret_key="")
+
+    def path(self, name):
+        return self.dir / name
+
+    def node(self, *_, **__):
+        done, client = subprocess.CompletedProcess([], 0, "", ""), types.SimpleNamespace(put_object=lambda **_: None)
+        return contextlib.nullcontext(types.SimpleNamespace(pid=0, cli=lambda *_, **__: done, s3=lambda **_: client))
+
+    def mount(self, *_):
+        self.path("mount").mkdir(exist_ok=True)
+        return contextlib.nullcontext(types.SimpleNamespace(pid=0, dir=self.path("mount")))
+
+    def shaper(self, **_):
+        stats = lambda: {"response_bytes": next(self.counted), "requests": 1}  # noqa: E731
+        return contextlib.nullcontext(types.SimpleNamespace(endpoint="", reset=lambda: None, stats=stats))
+
+    def take_pairs(self, *sides):
+        return [tuple(side() for side in sides) for _ in range(self.pairs)], 0
+
+    def targets(self, *_):
+        return [], "127.0.0.1:1"
+
+    def get(self, *_, **__):
+        return {}
+
+
+def train_rows(monkeypatch, directory, ours):
+    import work
+    memory = directory / "memory"
+
+    def sample(_pids, place):
+        return {"rate": 1.0, "utilisation": 100.0 if place == memory else ours}
+
+    for name in ("make_files", "make_objects", "epoch"):
+        monkeypatch.setattr(work, name, lambda *_: None)
+    monkeypatch.setattr(work, "tmpfs", lambda _lab: memory)
+    monkeypatch.setattr(work, "train_sample", sample)
+    monkeypatch.setattr(work.shutil, "copytree", lambda *_: None)
+    return work.train(Fake(directory))
+
+
+def half_rows(monkeypatch, directory, *shares):
+    import work
+    found = iter(shares)
+    monkeypatch.setattr(work, "make_objects", lambda *_: None)
+    monkeypatch.setattr(work, "epoch", lambda *_: None)
+    monkeypatch.setattr(work, "asked", lambda *_: {"origin_bytes": next(found), "origin_requests": 1})
+    (directory / "half-cache").mkdir()
+    return work.half(Fake(directory))
+
+
+def epoch_rows(monkeypatch, directory, *counted):
+    import measures
+    monkeypatch.setattr(measures.dataset, "make", lambda *_: None)
+    monkeypatch.setattr(measures.dataset, "upload", lambda *_: 10_000)
+    monkeypatch.setattr(measures, "bench_epoch", lambda *_: [{"seconds": 1.0, "bytes": 10_000, "checksum": 7}])
+    return measures.epoch(Fake(directory, counted))[:2]
+
+
+def memory_rows(monkeypatch, directory, mib):
+    import measures
+    return [measures.memory_row("Memory", types.SimpleNamespace(peak_bytes=mib * MIB), [0])]
+
+
+def values_rows(monkeypatch, directory, rate):
+    import front
+    nginx = types.SimpleNamespace(pid=0, address="127.0.0.1:2")
+    monkeypatch.setattr(front, "Nginx", lambda *_, **__: contextlib.nullcontext(nginx))
+    monkeypatch.setattr(front, "sample", lambda *_, **__: {"requests_per_s": rate, "cpu_s_per_100k": 1.0})
+    return front.values(Fake(directory))
+
+
+def listing_rows(monkeypatch, directory, seconds, growth):
+    import front
+
+    class Watch:
+        peak_bytes = 100 + growth
+
+        def __init__(self, *_):
+            pass
+
+        @staticmethod
+        def resident(_pid):
+            return 100
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(front, "MemoryWatch", Watch)
+    monkeypatch.setattr(front, "make_names", lambda *_: None)
+    monkeypatch.setattr(front, "list_all", lambda *_: (seconds, front.QUICK_LIST_OBJECTS))
+    return front.listing(Fake(directory))
+
+
+def meta_rows(monkeypatch, directory, created, stat):
+    import work
+    said = {phase: {"per_s": rate} for phase, rate in (("create", created), ("stat", stat), ("rename", 1), ("unlink", 1))}
+    monkeypatch.setattr(work, "scratch_mount", lambda _lab: contextlib.nullcontext((None, types.SimpleNamespace(dir=directory))))
+    monkeypatch.setattr(work, "bench", lambda *_: said)
+    return work.meta(Fake(directory))
+
+
+def find_rows(monkeypatch, directory, seconds):
+    import work
+    clock = iter([at for i in range(Fake.pairs) for at in (100 * i, 100 * i + seconds)])
+    found = subprocess.CompletedProcess([], 0, b"name\n" * work.QUICK_META_FILES, b"")
+    monkeypatch.setattr(work, "scratch_node", lambda _lab: contextlib.nullcontext(types.SimpleNamespace()))
+    monkeypatch.setattr(work, "bench", lambda *_: None)
+    monkeypatch.setattr(work, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(work, "subprocess", types.SimpleNamespace(run=lambda *_, **__: found, PIPE=None))
+    return work.find(Fake(directory))
+
+
+@pytest.mark.parametrize("rows, figures, verdicts", [
+    (train_rows, (99.0,), [True]), (train_rows, (98.9375,), [False]),
+    (half_rows, (1.0, 0.9, 0.5, 0.55), [True]), (half_rows, (0.5, 0.5, 0.5, 0.5625), [False]),
+    (half_rows, (0.5, 0.5, 0.5625, 0.5), [False]),
+    (epoch_rows, (10_200, 0), [True, True]), (epoch_rows, (10_201, 1), [False, False]),
+    (memory_rows, (575,), [True]), (memory_rows, (577,), [False]),
+    (values_rows, (50_000,), [True]), (values_rows, (49_999,), [False]),
+    (listing_rows, (29.9, 64 * MIB), [True, True]), (listing_rows, (30, 64 * MIB + 1), [False, False]),
+    (meta_rows, (10_000, 40_000), [True, True, None, None]), (meta_rows, (9_999, 39_999), [False, False, None, None]),
+    (find_rows, (2.75,), [True]), (find_rows, (3,), [False])])
+def test_a_figure_is_judged_at_its_goal(lab_module, monkeypatch, tmp_path, rows, figures, verdicts):
+    """What is no ratio of two sides reaches what was promised, or does not: utilisation within a point of tmpfs's, bytes from the
+    origin, memory, rates and times. (Seen to fail with each of the goals a tenth easier and a tenth harder.)"""
+    assert [row["met"] for row in rows(monkeypatch, tmp_path, *figures)] == verdicts
+
+
+def test_each_row_has_the_goal_that_is_promised(lab_module):
+    """In the published results, and in the words of the table: no row is held to less."""
+    import goals
+    for work, _reference, text, sources in goals.GOALS:
+        numbers = {float(number) for number in re.findall(r"(?<![\d,.])\d+(?:\.\d+)?(?![\d,])", text)}
+        for measure, pattern in sources:
+            for row in goals.load(BENCH / "results").get(measure, {}).get("rows", []):
+                if re.search(pattern, row["title"]) and goals.goal_of(row):
+                    assert goals.goal_of(row)[0] == promised(measure, row["title"]), (work, row["title"], row["goal"])
+                    assert promised(measure, row["title"]) in numbers, (work, row["title"])
+
+
+def test_small_files_are_read_alone_too(lab_module, monkeypatch, tmp_path):
+    """Besides epochs that compare what comes, of which the second of a process counts, there are such whose bytes are compared before
+    and after, and those have the same goals, and no costs, which are those of comparing. (Seen to fail with the same epochs for both.)"""
+    import versus
+    asked = []
+
+    def epoch(_directory, _workers, *options, epochs=0):
+        asked.append(("--verify-apart" in options, epochs))
+        return {"bytes": versus.SMALL_BYTES, "all_bytes": 2 * versus.SMALL_BYTES, "seconds": 1.0}
+
+    monkeypatch.setattr(versus, "epoch", epoch)
+    monkeypatch.setattr(versus, "make_files", lambda *_: tmp_path)
+    monkeypatch.setattr(versus, "make_objects", lambda *_: "bucket")
+    monkeypatch.setattr(versus, "QUICK_SMALL_WORKERS", (1,))
+    fake = Fake(tmp_path)
+    node = types.SimpleNamespace(pid=0, socket_path="socket")
+    monkeypatch.setattr(fake, "node", lambda *_: contextlib.nullcontext(node))
+    rows = versus.small(fake)
+    assert asked[4:] == [(False, 2)] * 4 * Fake.pairs + [(True, 1)] * 4 * Fake.pairs
+    ways = [("at least 0.4", "through the mount"), ("at least 0.5", "through the mount, read-only"), ("at least 1", "through the library")]
+    assert [(row["goal"], row["title"].split("1 worker, ")[1]) for row in rows] == [
+        (goal, f"{way}{how}, of the disk's") for how in ("", ", compared before and after") for goal, way in ways]
+    assert ["ours_cost" in row for row in rows] == [True] * 3 + [False] * 3
 
 
 def test_pairs_alternate(lab_module):

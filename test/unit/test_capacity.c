@@ -241,6 +241,34 @@ static void rates_are_monotonic(void **state)
     assert_within(read, 32 * 12.5e9 * 0.95, 1e-9); /* in the end the clients are the limit */
 }
 
+/* From the second node on that holds for every redundancy, and through any node; the first one keeps its
+ * copies without the network. */
+static void nodes_never_lower_a_rate(void **state)
+{
+    static const struct capacity_redundancy kinds[] = {{.data = 1, .extra = 2},
+                                                       {.data = 8, .extra = 2, .coded = true},
+                                                       {.data = 2, .extra = 1, .coded = true}};
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        struct capacity_plan p = plan();
+        p.redundancy = kinds[i];
+        p.disk_write_bytes_per_s = 1e12; /* the network is the limit */
+        p.disk_read_bytes_per_s = 1e12;
+        p.clients = 1000;
+        p.nodes = 1;
+        double alone = compute(&p).write.bytes_per_s, write = 0, write_any = 0, read_any = 0;
+        for (p.nodes = 2; p.nodes <= 64; p.nodes++) {
+            struct capacity_result r = compute(&p);
+            assert_int_equal(r.write.limit, CAPACITY_NETWORK);
+            assert_true(r.write.bytes_per_s > write && r.write_any.bytes_per_s > write_any &&
+                        r.read_any.bytes_per_s > read_any);
+            assert_true(p.nodes > 2 || r.write.bytes_per_s < alone);
+            write = r.write.bytes_per_s;
+            write_any = r.write_any.bytes_per_s;
+            read_any = r.read_any.bytes_per_s;
+        }
+    }
+}
+
 /* What cannot hold its redundancy is refused with what is missing. */
 static void refuses_what_does_not_fit(void **state)
 {
@@ -309,6 +337,7 @@ int main(void)
         cmocka_unit_test(copies_cost_their_bytes),
         cmocka_unit_test(rebuilds_are_bound_by_the_slowest),
         cmocka_unit_test(rates_are_monotonic),
+        cmocka_unit_test(nodes_never_lower_a_rate),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(texts),
     };

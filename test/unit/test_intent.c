@@ -410,6 +410,61 @@ static void test_a_directory_that_was_copied(void **state)
     assert_moved();
 }
 
+/* A directory that somebody makes in the old one meanwhile stays there, and what it is in. (Seen to fail
+ * where every empty directory below the old name went.) */
+static void test_a_directory_that_others_made_meanwhile_stays(void **state)
+{
+    (void)state;
+    make_half_moved();
+    assert_int_equal(mkdir(path_of("d/sub/theirs"), 0755), 0);
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "d", "e", WIRE_NOREPLACE), 0);
+    assert_true(is_there("d/sub/theirs"));
+    assert_false(is_there("d/sub/b") || is_there("e/sub/theirs"));
+    assert_int_equal(rmdir(path_of("d/sub/theirs")), 0);
+    assert_int_equal(rmdir(path_of("d/sub")), 0);
+    assert_moved();
+}
+
+#define LONG_NAME 250
+#define N_OLD     1000
+#define N_NEW     9900 /* below what one rename takes */
+
+/* n files below `top` whose keys are nearly as long as keys may be. */
+static void make_long_names(const char *top, int n)
+{
+    char *path = path_of(top), name[LONG_NAME + 1];
+    (void)memset(name, 'x', LONG_NAME);
+    name[LONG_NAME] = '\0';
+    assert_int_equal(mkdir(path, 0755), 0);
+    for (int i = 0; i < 3; i++) {
+        path = arena_printf(T.arena, "%s/%s", path, name);
+        assert_int_equal(mkdir(path, 0755), 0);
+    }
+    int dir = open(path, O_RDONLY | O_DIRECTORY);
+    assert_true(dir >= 0);
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(name, sizeof(name), "%0*d", LONG_NAME, i);
+        int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL, 0644);
+        assert_true(fd >= 0);
+        assert_int_equal(close(fd), 0);
+    }
+    assert_int_equal(close(dir), 0);
+}
+
+/* However long the names are, the node finishes it: what it remembers of one listing makes room for the next.
+ * (Seen to end the process where the listings of one rename shared their room, at each start anew.) */
+static void test_a_directory_of_long_names_that_was_copied(void **state)
+{
+    (void)state;
+    make_long_names("d", N_OLD);
+    make_long_names("e", N_NEW);
+    leave(INTENT_MOVE, INTENT_COPIED, true, "d", "e", NULL);
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "d", "e", 0), 0);
+    assert_false(is_there("d"));
+}
+
 /* A directory of which some is copied is moved as if nothing were, also where nothing may be replaced. */
 static void test_a_directory_that_was_begun(void **state)
 {
@@ -680,6 +735,8 @@ int main(void)
         NODE_TEST(test_a_rename_that_was_begun),
         NODE_TEST(test_a_rename_that_was_copied),
         NODE_TEST(test_a_directory_that_was_copied),
+        NODE_TEST(test_a_directory_that_others_made_meanwhile_stays),
+        NODE_TEST(test_a_directory_of_long_names_that_was_copied),
         NODE_TEST(test_a_directory_that_was_begun),
         NODE_TEST(test_a_note_that_was_told_as_failed_does_not_stay),
         NODE_TEST(test_a_rename_that_fails_spares_what_others_wrote),

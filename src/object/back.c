@@ -369,6 +369,52 @@ void back_free_extent(struct back *b, struct slice location)
         log_warn("object", "bytes of a write that is in the origin: %s", e.text);
 }
 
+/* ---- metadata that changes at the origin ---- */
+
+struct back_entry *back_begin_changing(struct back *b, uint64_t bucket_id, struct slice key)
+{
+    LOCK_SCOPE(&b->lock);
+    struct back_entry *x = make_locked(b, bucket_id, key);
+    if (x->recorded)
+        return NULL;
+    x->users++;
+    x->changing++;
+    return x;
+}
+
+/* A put or a removal that was acknowledged meanwhile is of what is there still. */
+static void follow_base(struct back *b, const struct back_entry *x, const struct bucket *bucket,
+                        struct slice before, struct slice after)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record rec = {0};
+    struct err e = {0};
+    bool unknown;
+    struct back_entry *same = back_enter(b, x->bucket_id, back_key(x));
+    int r = back_load(b, x->bucket_id, back_key(x), &value, &rec, &e);
+    bool is_of_it = r == 0 && rec.base == BACK_BASE_ETAG && slice_eq(rec.base_etag, before);
+    rec.base_etag = after;
+    if (is_of_it)
+        r = back_save(b, same, bucket, &rec, KV_DURABLE, &unknown, &e);
+    if (is_of_it && r < 0)
+        log_warn("object", "%s/" SLICE_FMT ": what is written there is taken for a conflict: %s",
+                 bucket->name, SLICE_ARG(back_key(x)), e.text);
+    back_leave(b, same);
+}
+
+void back_end_changing(struct back *b, struct back_entry *x, const struct bucket *bucket, struct slice before,
+                       struct slice after)
+{
+    if (before.n > 0 && after.n > 0 && !slice_eq(before, after) && back_has(b, x->bucket_id, back_key(x)))
+        follow_base(b, x, bucket, before, after);
+    LOCK_SCOPE(&b->lock);
+    assert(x->changing > 0 && x->users > 0);
+    x->changing--;
+    x->users--;
+    cond_signal(&b->work);
+    back_forget_unused_locked(b, x);
+}
+
 /* ---- room, counts ---- */
 
 static uint64_t watermark(struct back *b)

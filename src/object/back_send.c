@@ -728,7 +728,7 @@ static struct back_entry *next_locked(struct back *b, uint64_t *ret_wait_ms)
             *ret_wait_ms = MIN(*ret_wait_ms, young);
             n_young += x->bucket->round != b->round;
             x->bucket->round = b->round;
-        } else if (!x->sending && x->retry_ms <= now_ms && !(full && is_doubted(x))) {
+        } else if (!x->sending && x->changing == 0 && x->retry_ms <= now_ms && !(full && is_doubted(x))) {
             return x;
         }
     }

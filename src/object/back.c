@@ -617,14 +617,16 @@ static uint64_t alias_hash(uint64_t bucket_id, struct slice key)
     return hash_mix(hash_table(key), bucket_id) | 1;
 }
 
-void back_alias_add(struct back *b, uint64_t bucket_id, struct slice key, const char *from, struct slice to)
+void back_alias_add(struct back *b, const struct back_entry *entry, uint64_t seq, const char *from,
+                    struct slice to)
 {
-    uint64_t hash = alias_hash(bucket_id, key);
+    uint64_t hash = alias_hash(entry->bucket_id, back_key(entry));
     if (to.n > ORIGIN_ETAG_MAX)
         return;
     LOCK_SCOPE(&b->lock);
     struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];
     x->hash = hash;
+    x->is_new = seq != entry->found_seq;
     (void)snprintf(x->from, sizeof(x->from), "%s", from);
     (void)snprintf(x->to, sizeof(x->to), SLICE_FMT, SLICE_ARG(to));
 }
@@ -654,6 +656,17 @@ bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struc
 {
     char now[ORIGIN_ETAG_MAX + 1];
     return back_alias_find(b, bucket_id, key, etag, now) && slice_eq_str(there, now);
+}
+
+bool back_is_new(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag)
+{
+    uint64_t hash = alias_hash(bucket_id, key);
+    LOCK_SCOPE(&b->lock);
+    const struct back_entry *entry = find_locked(b, bucket_id, key);
+    if (entry && entry->recorded)
+        return entry->seq != entry->found_seq;
+    const struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];
+    return x->hash == hash && x->is_new && slice_eq_str(etag, x->to);
 }
 
 void back_note_conflict(struct back *b, uint64_t bucket_id)

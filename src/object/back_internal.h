@@ -55,6 +55,7 @@ struct back_entry {
 /* A version that readers know by the ETag it had here, and the one that the origin gave it. */
 struct back_alias {
     uint64_t hash; /* of bucket and key; 0: none */
+    bool is_new;   /* it was written since the start */
     char from[BACK_ETAG_SIZE], to[ORIGIN_ETAG_MAX + 1];
 };
 
@@ -126,8 +127,10 @@ void back_free_extent(struct back *b, struct slice location);
 /* First and behind-last key of the records of a bucket below a prefix and behind `after`. */
 void back_range(uint64_t bucket_id, struct slice prefix, struct slice after, struct buf *ret_from,
                 struct buf *ret_to);
-/* Before the record goes: readers that began with the ETag it had here go on with the origin's. */
-void back_alias_add(struct back *b, uint64_t bucket_id, struct slice key, const char *from, struct slice to);
+/* Before the record of this sequence goes: readers that began with the ETag it had here go on with the
+ * origin's. */
+void back_alias_add(struct back *b, const struct back_entry *entry, uint64_t seq, const char *from,
+                    struct slice to);
 /* Whether `from` is now `ret` in the origin. */
 bool back_alias_find(struct back *b, uint64_t bucket_id, struct slice key, struct slice from,
                      char ret[ORIGIN_ETAG_MAX + 1]);

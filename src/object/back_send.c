@@ -580,7 +580,7 @@ static int finish(struct sending *s, struct err *e)
     if (same && s->answered && !s->conflict && !is_own_etag(&s->rec, s->answer.etag)) {
         char from[BACK_ETAG_SIZE];
         back_record_etag(&s->rec, from);
-        back_alias_add(b, x->bucket_id, s->key, from, s->answer.etag);
+        back_alias_add(b, x, s->rec.seq, from, s->answer.etag);
     }
     if (same) {
         r = back_drop(b, x, e);

@@ -264,14 +264,16 @@ static int remove_copy(struct move *m, struct item *i, struct arena *a, struct e
 }
 
 /* Of a rename that was copied before: whether the original is what was copied then. One that somebody has
- * made since is younger than the copy, as the origin tells times; write-back has others. */
-static bool is_copied_already(const struct move *m, const struct origin_attr *from,
+ * made since is younger than the copy, as the origin tells times; write-back has others, and knows itself
+ * what was written since the start. */
+static bool is_copied_already(const struct move *m, struct slice key, const struct origin_attr *from,
                               const struct origin_attr *to)
 {
-    bool later = m->upstream->bucket->p.write == BUCKET_WRITE_BACK;
+    const struct bucket *b = m->upstream->bucket;
     bool says = object_is_md5(from->etag) && object_is_md5(to->etag);
-    return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) &&
-           (later || from->mtime_ns <= to->mtime_ns);
+    bool is_younger = b->p.write == BUCKET_WRITE_BACK ? back_is_new(m->service->back, b->id, key, from->etag)
+                                                      : from->mtime_ns > to->mtime_ns;
+    return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) && !is_younger;
 }
 
 /* What has no copy came later, and stays. */
@@ -284,7 +286,7 @@ static int remove_copied(struct move *m, struct item *i, struct arena *a, struct
     int r = upstream_head(m->upstream, to, SLICE_NULL, a, &copy, e);
     if (r == 0 && !i->is_marker)
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
-    if (r == 0 && (i->is_marker || is_copied_already(m, &was, &copy)))
+    if (r == 0 && (i->is_marker || is_copied_already(m, from, &was, &copy)))
         r = remove_key(m, from, was.etag, e);
     return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
 }

@@ -225,11 +225,10 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
     } else {
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
         r = r < 0 ? r : back_copy_moved(m->service->back, m->upstream, from, to, a, &answer, e);
-        if (r == -EAGAIN) {
+        if (r == -EAGAIN)
             r = upstream_copy(m->upstream, from, to, a, &answer, e);
-            if (r == 0 && answer.etag.n <= ORIGIN_ETAG_MAX)
-                (void)snprintf(i->copy_etag, sizeof(i->copy_etag), SLICE_FMT, SLICE_ARG(answer.etag));
-        }
+        if (r == 0 && answer.etag.n <= ORIGIN_ETAG_MAX)
+            (void)snprintf(i->copy_etag, sizeof(i->copy_etag), SLICE_FMT, SLICE_ARG(answer.etag));
         if (r == 0 && was.etag.n <= ORIGIN_ETAG_MAX)
             (void)snprintf(i->etag, sizeof(i->etag), SLICE_FMT, SLICE_ARG(was.etag));
     }

@@ -139,15 +139,20 @@ static bool is_there(const char *key)
     return access(path_of(key), F_OK) == 0;
 }
 
-static int do_stat(const char *key, struct wire_attr *ret)
+static int stat_in(struct arena *a, const char *key, struct wire_attr *ret)
 {
     struct wire_stat_req req = {
         .bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX | WIRE_FRESH};
     struct wire_stat_rep rep;
-    int r = object_stat(T.session, &req, T.arena, &rep, NULL);
+    int r = object_stat(T.session, &req, a, &rep, NULL);
     if (r == 0)
         *ret = rep.attr;
     return r;
+}
+
+static int do_stat(const char *key, struct wire_attr *ret)
+{
+    return stat_in(T.arena, key, ret);
 }
 
 static uint64_t bucket_id(void)
@@ -657,18 +662,23 @@ static int setup_back(void **state)
     return 0;
 }
 
-static void put_here(const char *key, const char *text)
+static void put_in(struct arena *a, const char *key, const char *text)
 {
     struct wire_put_open_req open = {
         .bucket = SLICE_LIT("data"), .key = slice_str(key), .size = strlen(text), .via = WIRE_VIA_API};
     struct wire_put_open_rep o;
     struct wire_put_write_rep written;
     struct wire_put_commit_rep done;
-    assert_int_equal(object_put_open(T.session, &open, T.arena, &o, NULL), 0);
+    assert_int_equal(object_put_open(T.session, &open, a, &o, NULL), 0);
     struct wire_put_write_req write = {.handle = o.handle, .data = slice_str(text)};
-    assert_int_equal(object_put_write(T.session, &write, T.arena, &written, NULL), 0);
+    assert_int_equal(object_put_write(T.session, &write, a, &written, NULL), 0);
     struct wire_put_commit_req commit = {.handle = o.handle, .size = strlen(text)};
-    assert_int_equal(object_put_commit(T.session, &commit, T.arena, &done, NULL), 0);
+    assert_int_equal(object_put_commit(T.session, &commit, a, &done, NULL), 0);
+}
+
+static void put_here(const char *key, const char *text)
+{
+    put_in(T.arena, key, text);
 }
 
 /* All of it is in the origin. */
@@ -740,6 +750,46 @@ static void test_what_is_written_since_the_start_stays(void **state)
         assert_int_equal(do_rename(NUMBER, "d", "e", 0), 0);
         assert_true(!is_here("d/a") && is_here("e/a"));
     }
+}
+
+/* Whoever reads d/b to copy it waits for the copy of d/a, over which somebody writes, and fails. */
+static ssize_t pread_beside_a_put(int fd, void *p, size_t n, uint64_t offset)
+{
+    char path[PATH_MAX] = {0}, link[64];
+    struct wire_attr attr;
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof(path) - 1) < 0 || strcmp(path, read_path) != 0)
+        return real->pread(fd, p, n, offset);
+    _cleanup_(arena_freep) struct arena *a = arena_new(16 * MIB);
+    for (int i = 0; i < 10000 && stat_in(a, "e/a", &attr) < 0; i++) {
+        (void)usleep(1000);
+        arena_clear(a);
+    }
+    put_in(a, "e/a", "another's");
+    return -EACCES;
+}
+
+/* A rename that fails spares what somebody else wrote over a copy that is not in the origin yet, too. (Seen
+ * to fail where remove_copy, move_tree.c, did not know the ETags of those.) */
+static void test_a_rename_that_fails_spares_what_was_written_here(void **state)
+{
+    (void)state;
+    static struct sys beside;
+    struct wire_attr attr;
+    assert_int_equal(mkdir(path_of("d"), 0755), 0);
+    put("d/b", "b");
+    read_path = path_of("d/b");
+    real = sys;
+    beside = *sys;
+    beside.pread = pread_beside_a_put;
+    kill_node_with(&beside);
+    put_here("d/a", "a"); /* stays here for an hour */
+    int r = do_rename(NUMBER, "d", "e", 0);
+    kill_node_with(real);
+    assert_int_equal(r, -EACCES);
+    assert_int_equal(do_stat("e/a", &attr), 0);
+    assert_int_equal(attr.size_bytes, strlen("another's"));
+    assert_true(is_here("d/a") && is_here("d/b") && !is_here("e/b"));
 }
 
 /* ---- what nobody asks for again ---- */
@@ -842,6 +892,8 @@ int main(void)
         NODE_TEST(test_old_answers_are_forgotten),
         NODE_TEST(test_the_second_waits_for_the_first),
         cmocka_unit_test_setup_teardown(test_what_is_written_since_the_start_stays, setup_back, teardown),
+        cmocka_unit_test_setup_teardown(test_a_rename_that_fails_spares_what_was_written_here, setup_back,
+                                        teardown),
         NODE_TEST(test_a_rename_that_nobody_asks_for_is_finished),
         NODE_TEST(test_an_origin_that_is_away_holds_back_its_own),
         NODE_TEST(test_what_nobody_asks_for_is_left),

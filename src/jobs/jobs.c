@@ -283,7 +283,8 @@ static int start_thread(struct jobs *j, struct job *job)
 void jobs_kick_locked(struct jobs *j)
 {
     lock_assert_held(&j->lock);
-    for (struct job *job = j->first; job && j->running < JOBS_RUNNING_MAX && !j->closing; job = job->next) {
+    bool closing = j->closing || object_is_stopping(j->objects);
+    for (struct job *job = j->first; job && j->running < JOBS_RUNNING_MAX && !closing; job = job->next) {
         enum job_state next;
         if (job->active || job->record.state != JOB_QUEUED)
             continue;

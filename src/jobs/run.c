@@ -93,9 +93,10 @@ struct run {
     uint64_t committed_ns;
 };
 
+/* The node is told to stop before its jobs are: what has failed in between is no failure of theirs. */
 static bool stopping(const struct run *r)
 {
-    return atomic_load(&r->job->stop);
+    return atomic_load(&r->job->stop) || object_is_stopping(r->jobs->objects);
 }
 
 static bool is_prefetch(const struct run *r)

@@ -14,8 +14,8 @@ struct source_open {
     uint64_t id;
     uint32_t flags; /* of LIST and STAT, of enum wire_flag */
     bool errors;    /* those that failed, else those that were listed */
-    bool stat;      /* ask for their sizes and dates; what is not there any more is left out, and where that
-                       fails it is_unknown */
+    bool stat;      /* ask for their sizes and dates; where there are none, because it is gone or for another
+                       reason of its own, it is_unknown */
 };
 
 /* after: the cursor. */

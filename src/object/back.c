@@ -369,6 +369,52 @@ void back_free_extent(struct back *b, struct slice location)
         log_warn("object", "bytes of a write that is in the origin: %s", e.text);
 }
 
+/* ---- metadata that changes at the origin ---- */
+
+struct back_entry *back_begin_changing(struct back *b, uint64_t bucket_id, struct slice key)
+{
+    LOCK_SCOPE(&b->lock);
+    struct back_entry *x = make_locked(b, bucket_id, key);
+    if (x->recorded)
+        return NULL;
+    x->users++;
+    x->changing++;
+    return x;
+}
+
+/* A put or a removal that was acknowledged meanwhile is of what is there still. */
+static void follow_base(struct back *b, const struct back_entry *x, const struct bucket *bucket,
+                        struct slice before, struct slice after)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record rec = {0};
+    struct err e = {0};
+    bool unknown;
+    struct back_entry *same = back_enter(b, x->bucket_id, back_key(x));
+    int r = back_load(b, x->bucket_id, back_key(x), &value, &rec, &e);
+    bool is_of_it = r == 0 && rec.base == BACK_BASE_ETAG && slice_eq(rec.base_etag, before);
+    rec.base_etag = after;
+    if (is_of_it)
+        r = back_save(b, same, bucket, &rec, KV_DURABLE, &unknown, &e);
+    if (is_of_it && r < 0)
+        log_warn("object", "%s/" SLICE_FMT ": what is written there is taken for a conflict: %s",
+                 bucket->name, SLICE_ARG(back_key(x)), e.text);
+    back_leave(b, same);
+}
+
+void back_end_changing(struct back *b, struct back_entry *x, const struct bucket *bucket, struct slice before,
+                       struct slice after)
+{
+    if (before.n > 0 && after.n > 0 && !slice_eq(before, after) && back_has(b, x->bucket_id, back_key(x)))
+        follow_base(b, x, bucket, before, after);
+    LOCK_SCOPE(&b->lock);
+    assert(x->changing > 0 && x->users > 0);
+    x->changing--;
+    x->users--;
+    cond_signal(&b->work);
+    back_forget_unused_locked(b, x);
+}
+
 /* ---- room, counts ---- */
 
 static uint64_t watermark(struct back *b)
@@ -571,14 +617,16 @@ static uint64_t alias_hash(uint64_t bucket_id, struct slice key)
     return hash_mix(hash_table(key), bucket_id) | 1;
 }
 
-void back_alias_add(struct back *b, uint64_t bucket_id, struct slice key, const char *from, struct slice to)
+void back_alias_add(struct back *b, const struct back_entry *entry, uint64_t seq, const char *from,
+                    struct slice to)
 {
-    uint64_t hash = alias_hash(bucket_id, key);
+    uint64_t hash = alias_hash(entry->bucket_id, back_key(entry));
     if (to.n > ORIGIN_ETAG_MAX)
         return;
     LOCK_SCOPE(&b->lock);
     struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];
     x->hash = hash;
+    x->is_new = seq != entry->found_seq;
     (void)snprintf(x->from, sizeof(x->from), "%s", from);
     (void)snprintf(x->to, sizeof(x->to), SLICE_FMT, SLICE_ARG(to));
 }
@@ -608,6 +656,17 @@ bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struc
 {
     char now[ORIGIN_ETAG_MAX + 1];
     return back_alias_find(b, bucket_id, key, etag, now) && slice_eq_str(there, now);
+}
+
+bool back_is_new(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag)
+{
+    uint64_t hash = alias_hash(bucket_id, key);
+    LOCK_SCOPE(&b->lock);
+    const struct back_entry *entry = find_locked(b, bucket_id, key);
+    if (entry && entry->recorded)
+        return entry->seq != entry->found_seq;
+    const struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];
+    return x->hash == hash && x->is_new && slice_eq_str(etag, x->to);
 }
 
 void back_note_conflict(struct back *b, uint64_t bucket_id)

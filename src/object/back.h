@@ -191,6 +191,10 @@ bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struc
 bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag,
                      struct slice there);
 
+/* Whether the version of this ETag, as readers see it, was written since this start, and not by a run before:
+ * true for certain; false also when that is not known any more. */
+bool back_is_new(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag);
+
 extern const struct upstream_layer back_layer;
 
 /* Waits until so many bytes more may be acknowledged: at most the bucket's `retry`, then -ENOSPC. At once

@@ -34,7 +34,8 @@ struct back_entry {
     uint32_t users; /* threads that have it */
     struct back_bucket *bucket;
     bool busy, recorded, sending;
-    bool doubted;                       /* of the try that runs: its bucket's origin fails */
+    unsigned changing; /* changes of the metadata that the origin has that run: nothing is sent meanwhile */
+    bool doubted;      /* of the try that runs: its bucket's origin fails */
     uint64_t seq, size_bytes, since_ns; /* of the record */
     uint64_t found_seq;                 /* of the record that was found at the start; 0: none */
     uint32_t tries;
@@ -54,6 +55,7 @@ struct back_entry {
 /* A version that readers know by the ETag it had here, and the one that the origin gave it. */
 struct back_alias {
     uint64_t hash; /* of bucket and key; 0: none */
+    bool is_new;   /* it was written since the start */
     char from[BACK_ETAG_SIZE], to[ORIGIN_ETAG_MAX + 1];
 };
 
@@ -125,8 +127,10 @@ void back_free_extent(struct back *b, struct slice location);
 /* First and behind-last key of the records of a bucket below a prefix and behind `after`. */
 void back_range(uint64_t bucket_id, struct slice prefix, struct slice after, struct buf *ret_from,
                 struct buf *ret_to);
-/* Before the record goes: readers that began with the ETag it had here go on with the origin's. */
-void back_alias_add(struct back *b, uint64_t bucket_id, struct slice key, const char *from, struct slice to);
+/* Before the record of this sequence goes: readers that began with the ETag it had here go on with the
+ * origin's. */
+void back_alias_add(struct back *b, const struct back_entry *entry, uint64_t seq, const char *from,
+                    struct slice to);
 /* Whether `from` is now `ret` in the origin. */
 bool back_alias_find(struct back *b, uint64_t bucket_id, struct slice key, struct slice from,
                      char ret[ORIGIN_ETAG_MAX + 1]);
@@ -138,6 +142,14 @@ static inline struct slice back_key(const struct back_entry *x)
 {
     return slice_of(x->key, x->key_n);
 }
+
+/* The origin is about to be asked to change the metadata of what it has under a key without a record: of one
+ * that is written meanwhile nothing is sent before back_end_changing. NULL: the key has a record. */
+struct back_entry *back_begin_changing(struct back *b, uint64_t bucket_id, struct slice key);
+/* What had the ETag `before` has another one by that: `after`, empty when it failed. A record of meanwhile
+ * that was made over it knows it by that from now on. */
+void back_end_changing(struct back *b, struct back_entry *x, const struct bucket *bucket, struct slice before,
+                       struct slice after);
 
 void back_forget_unused_locked(struct back *b, struct back_entry *x);
 /* Waits until the key has no record, at most the bucket's `retry`, then -ETIMEDOUT. */

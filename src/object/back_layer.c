@@ -16,6 +16,7 @@
  * an extent that becomes the record's (origin_file). A staged file is kept by another name instead of a copy:
  * live bytes (back.h), while somebody may write to it.
  *  2. Conditions are checked while busy with the key, against what a reader would see at that moment.
+ * Metadata that changes at the origin gives what is there another ETag perhaps: no conflict of our own doing.
  *  3. An extent is in a record, or in several that were copied from one (back_share.c), or is given back.
  */
 #include "object/back_internal.h"
@@ -756,18 +757,34 @@ static int set_meta_here(struct back *b, struct upstream *u, const struct origin
     return r;
 }
 
+/* Of what is in the origin. -EAGAIN: it has a record by now. */
+static int set_meta_there(struct back *b, struct upstream *u, const struct origin_put *p, uint64_t size_bytes,
+                          struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    if (u->bucket->p.write != BUCKET_WRITE_BACK)
+        return origin_set_meta(u->origin, p, size_bytes, a, ret, e);
+    struct back_entry *x = back_begin_changing(b, u->bucket->id, p->key);
+    if (!x)
+        return -EAGAIN;
+    int r = origin_set_meta(u->origin, p, size_bytes, a, ret, e);
+    back_end_changing(b, x, u->bucket, p->if_match, r == 0 ? ret->etag : SLICE_NULL);
+    return r;
+}
+
 /* What is in the origin already is changed there, before the answer: there are no bytes here to send again.
  */
 static int layer_set_meta(void *arg, struct upstream *u, const struct origin_put *p, uint64_t size_bytes,
                           struct arena *a, struct origin_attr *ret, struct err *e)
 {
     struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
-    for (int i = 0; i < READ_TRIES && back_has(b, u->bucket->id, p->key); i++) {
-        int r = set_meta_here(b, u, p, a, ret, e);
-        if (r != -EAGAIN)
-            return r;
+    int r = -EAGAIN;
+    for (int i = 0; r == -EAGAIN && i < READ_TRIES; i++) {
+        if (back_has(b, u->bucket->id, p->key))
+            r = set_meta_here(b, u, p, a, ret, e);
+        if (r == -EAGAIN)
+            r = set_meta_there(b, u, p, size_bytes, a, ret, e);
     }
-    return origin_set_meta(u->origin, p, size_bytes, a, ret, e);
+    return r == -EAGAIN ? err_set(e, ERR_PRECONDITION, "the object is being written again and again") : r;
 }
 
 const struct upstream_layer back_layer = {.get = layer_get,

@@ -444,14 +444,18 @@ static int send_to(struct sending *s, struct slice key, struct slice if_match, b
     return origin_put(asked(s), &p, &body, s->arena, ret, e);
 }
 
-/* The answer's ETag, asked for where the answer had none. */
+/* The answer's ETag, asked for where the answer had none: by then another may have written there. It is left
+ * out where it does not tell whose it is. */
 static int complete_answer(struct sending *s, struct err *e)
 {
     s->answered = true;
     if (s->answer.etag.n > 0)
         return 0;
     struct origin_get g = {.key = s->key, .attributes_only = true, .whole = true};
-    return origin_get(asked(s), &g, s->arena, &s->answer, no_bytes, NULL, e);
+    int r = origin_get(asked(s), &g, s->arena, &s->answer, no_bytes, NULL, e);
+    if (r == 0 && !is_directory(s) && !etag_is(s->answer.etag, s->rec.md5))
+        s->answer.etag = SLICE_NULL;
+    return r;
 }
 
 static int send_put(struct sending *s, const struct origin_attr *found, struct slice if_match,
@@ -565,41 +569,49 @@ static int carry_out(struct sending *s, struct err *e)
 
 /* ---- what follows ---- */
 
+/* The newer record learns what the origin has. */
+static void take_base(const struct sending *s, struct back_record *now)
+{
+    now->since_ns = now->acked_ns;
+    if (s->answered && s->answer.etag.n == 0) /* that is not known: it stays among what was sent */
+        return;
+    now->base = s->answered ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
+    now->base_etag = s->answered ? s->answer.etag : SLICE_NULL;
+    if (s->answered && !back_record_was_sent(&s->rec)) /* once, and that was heard: it is the base */
+        back_record_forget_sent(now, &s->rec);
+}
+
 /* The record was carried out: it goes, or the newer one in its place learns what the origin has. */
 static int finish(struct sending *s, struct err *e)
 {
     struct back *b = s->back;
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     struct back_record now;
-    bool unknown;
-    if (s->hard && s->answered && !s->conflict)
+    bool unknown, is_told = s->answered && s->answer.etag.n > 0 && !s->conflict;
+    if (s->hard && is_told)
         back_cache(b, s->upstream->bucket, s->key, &s->rec, s->hard, s->sums);
     struct back_entry *x = back_enter(b, s->upstream->bucket->id, s->key);
     int r = back_load(b, s->upstream->bucket->id, s->key, &value, &now, e);
     bool same = r == 0 && now.seq == s->rec.seq;
-    if (same && s->answered && !s->conflict && !is_own_etag(&s->rec, s->answer.etag)) {
+    if (same && is_told && !is_own_etag(&s->rec, s->answer.etag)) {
         char from[BACK_ETAG_SIZE];
         back_record_etag(&s->rec, from);
-        back_alias_add(b, x->bucket_id, s->key, from, s->answer.etag);
+        back_alias_add(b, x, s->rec.seq, from, s->answer.etag);
     }
     if (same) {
         r = back_drop(b, x, e);
         if (r == 0)
             back_free_extent(b, s->rec.location);
     } else if (r == 0 && !s->conflict) {
-        now.base = s->answered ? BACK_BASE_ETAG : BACK_BASE_ABSENT;
-        now.base_etag = s->answered ? s->answer.etag : SLICE_NULL;
-        now.since_ns = now.acked_ns;
-        if (s->answered && !back_record_was_sent(&s->rec)) /* once, and that was heard: it is the base */
-            back_record_forget_sent(&now, &s->rec);
+        take_base(s, &now);
         r = back_save(b, x, s->upstream->bucket, &now, KV_VISIBLE, &unknown, e);
     }
     back_leave(b, x);
     if (r == -ENOENT)
         r = 0;
-    if (r == 0 && same && s->conflict)
+    if (r == 0 && same && (s->conflict || (s->answered && !is_told)))
         (void)object_forget_key(b->service, s->upstream->bucket, s->key);
-    else if (r == 0 && same && s->answered && !is_own_etag(&s->rec, s->answer.etag))
+    else if (r == 0 && same && is_told && !is_own_etag(&s->rec, s->answer.etag))
         back_rename_cached(b, s->upstream->bucket, s->key, &s->rec, s->answer.etag);
     return r;
 }
@@ -728,7 +740,7 @@ static struct back_entry *next_locked(struct back *b, uint64_t *ret_wait_ms)
             *ret_wait_ms = MIN(*ret_wait_ms, young);
             n_young += x->bucket->round != b->round;
             x->bucket->round = b->round;
-        } else if (!x->sending && x->retry_ms <= now_ms && !(full && is_doubted(x))) {
+        } else if (!x->sending && x->changing == 0 && x->retry_ms <= now_ms && !(full && is_doubted(x))) {
             return x;
         }
     }

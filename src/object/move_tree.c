@@ -10,8 +10,8 @@
  * Invariants:
  *  1. Nothing is removed before everything was copied. When a copy fails, the copies made are removed again
  * and the source is as it was.
- *  2. Objects that others put below the source meanwhile are neither copied nor removed; one that they put
- * in the place of what was copied is copied again before it is removed.
+ *  2. Objects and directories that others put below the source meanwhile are neither copied nor removed; one
+ * that they put in the place of what was copied is copied again before it is removed.
  *
  * Failure modes: -EXDEV above MOVE_OBJECTS_MAX objects, on which mv copies by itself; the origin's errors,
  * naming the key. When the process ends in the middle and nobody asks again, source and copies are both
@@ -33,6 +33,7 @@
 #define MOVE_PASSES_MAX  512 /* levels of directories that may have become empty */
 #define LIST_ARENA       (4 * MIB)
 #define ITEM_ARENA       (64 * KIB)
+#define NAMES_ARENA      (16 * KIB)
 #define KEYS_ARENA       ((size_t)(MOVE_OBJECTS_MAX + 4) * (ORIGIN_KEY_MAX_BYTES + 64))
 #define STACK_BYTES      (256 * KIB)
 
@@ -51,8 +52,9 @@ struct move {
     struct upstream *upstream;
     struct intent *intent; /* NULL: nobody asks again */
     struct slice from, to; /* "dir/" */
-    struct arena *arena;   /* of the items */
-    struct item *items;
+    struct arena *arena;   /* of the two */
+    struct arena *keys;    /* of the items: emptied by every listing */
+    struct item *items;    /* in byte order */
     size_t n;
     int (*step)(struct move *m, struct item *i, struct arena *a, struct err *e);
     bool goes_on; /* after an error, with the other items */
@@ -70,7 +72,7 @@ static int add(struct move *m, const struct origin_entry *x, struct err *e)
     if (m->n == MOVE_OBJECTS_MAX)
         return err_set(e, -EXDEV, "more than %d objects lie below it", MOVE_OBJECTS_MAX);
     struct slice suffix = slice_from(x->key, m->from.n);
-    m->items[m->n++] = (struct item){.suffix = arena_dup(m->arena, suffix),
+    m->items[m->n++] = (struct item){.suffix = arena_dup(m->keys, suffix),
                                      .is_marker = (suffix.n == 0 || slice_ends(suffix, SLICE_LIT("/"))) &&
                                                   x->attr.size_bytes == 0};
     return 0;
@@ -109,7 +111,22 @@ static int list_below(struct move *m, struct slice prefix, struct err *e)
 static int list(struct move *m, struct err *e)
 {
     m->n = 0;
+    arena_clear(m->keys);
     return list_below(m, m->from, e);
+}
+
+static void items_init(struct move *m)
+{
+    m->keys = arena_new(KEYS_ARENA);
+    m->items = calloc(MOVE_OBJECTS_MAX, sizeof(m->items[0]));
+    m->n = 0;
+    assert(m->items);
+}
+
+static void items_fini(struct move *m)
+{
+    free(m->items);
+    arena_free(m->keys);
 }
 
 /* ---- many at a time ---- */
@@ -208,11 +225,10 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
     } else {
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
         r = r < 0 ? r : back_copy_moved(m->service->back, m->upstream, from, to, a, &answer, e);
-        if (r == -EAGAIN) {
+        if (r == -EAGAIN)
             r = upstream_copy(m->upstream, from, to, a, &answer, e);
-            if (r == 0 && answer.etag.n <= ORIGIN_ETAG_MAX)
-                (void)snprintf(i->copy_etag, sizeof(i->copy_etag), SLICE_FMT, SLICE_ARG(answer.etag));
-        }
+        if (r == 0 && answer.etag.n <= ORIGIN_ETAG_MAX)
+            (void)snprintf(i->copy_etag, sizeof(i->copy_etag), SLICE_FMT, SLICE_ARG(answer.etag));
         if (r == 0 && was.etag.n <= ORIGIN_ETAG_MAX)
             (void)snprintf(i->etag, sizeof(i->etag), SLICE_FMT, SLICE_ARG(was.etag));
     }
@@ -247,14 +263,16 @@ static int remove_copy(struct move *m, struct item *i, struct arena *a, struct e
 }
 
 /* Of a rename that was copied before: whether the original is what was copied then. One that somebody has
- * made since is younger than the copy, as the origin tells times; write-back has others. */
-static bool is_copied_already(const struct move *m, const struct origin_attr *from,
+ * made since is younger than the copy, as the origin tells times; write-back has others, and knows itself
+ * what was written since the start. */
+static bool is_copied_already(const struct move *m, struct slice key, const struct origin_attr *from,
                               const struct origin_attr *to)
 {
-    bool later = m->upstream->bucket->p.write == BUCKET_WRITE_BACK;
+    const struct bucket *b = m->upstream->bucket;
     bool says = object_is_md5(from->etag) && object_is_md5(to->etag);
-    return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) &&
-           (later || from->mtime_ns <= to->mtime_ns);
+    bool is_younger = b->p.write == BUCKET_WRITE_BACK ? back_is_new(m->service->back, b->id, key, from->etag)
+                                                      : from->mtime_ns > to->mtime_ns;
+    return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) && !is_younger;
 }
 
 /* What has no copy came later, and stays. */
@@ -267,7 +285,7 @@ static int remove_copied(struct move *m, struct item *i, struct arena *a, struct
     int r = upstream_head(m->upstream, to, SLICE_NULL, a, &copy, e);
     if (r == 0 && !i->is_marker)
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
-    if (r == 0 && (i->is_marker || is_copied_already(m, &was, &copy)))
+    if (r == 0 && (i->is_marker || is_copied_already(m, from, &was, &copy)))
         r = remove_key(m, from, was.etag, e);
     return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
 }
@@ -292,18 +310,27 @@ static int remove_around(struct move *m, struct err *e)
     return 0;
 }
 
-/* An origin that has directories shows those that are empty now as markers: they go in further passes, one
- * for each level. What others have put there meanwhile stays. */
-static int remove_emptied(struct move *m, struct err *e)
+/* Whether something of what was moved lay in the directory: in byte order that follows its name. */
+static bool was_there(const struct item *moved, size_t n, struct slice dir)
 {
-    int first = is_by_directory(m) ? remove_around(m, e) : 0;
-    if (first < 0)
-        return first;
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (slice_cmp(moved[middle].suffix, dir) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < n && slice_starts(moved[low].suffix, dir);
+}
+
+static int remove_markers(struct move *m, const struct item *moved, size_t n_moved, struct err *e)
+{
     for (int pass = 0; pass < MOVE_PASSES_MAX; pass++) {
         int r = list(m, e);
         size_t markers = 0;
         for (size_t i = 0; r == 0 && i < m->n; i++)
-            if (m->items[i].is_marker)
+            if (m->items[i].is_marker && was_there(moved, n_moved, m->items[i].suffix))
                 m->items[markers++] = m->items[i];
         m->n = markers;
         if (r < 0 || markers == 0)
@@ -313,6 +340,25 @@ static int remove_emptied(struct move *m, struct err *e)
             return r;
     }
     return 0;
+}
+
+/* An origin that has directories shows those that are empty now as markers: they go in further passes, one
+ * for each level. What others have put there meanwhile stays. */
+static int remove_emptied(struct move *m, struct err *e)
+{
+    int r = is_by_directory(m) ? remove_around(m, e) : 0;
+    if (r < 0)
+        return r;
+    struct item *moved = m->items;
+    struct arena *keys = m->keys;
+    size_t n = m->n;
+    items_init(m);
+    r = remove_markers(m, moved, n, e);
+    items_fini(m);
+    m->items = moved;
+    m->keys = keys;
+    m->n = n;
+    return r;
 }
 
 /* ---- all of it ---- */
@@ -385,11 +431,10 @@ static int move_all(struct move *m, struct err *e)
 static void move_init(struct move *m, struct object_service *s, struct upstream *u, struct slice from,
                       struct slice to)
 {
-    *m = (struct move){.service = s, .upstream = u, .arena = arena_new(KEYS_ARENA)};
+    *m = (struct move){.service = s, .upstream = u, .arena = arena_new(NAMES_ARENA)};
     m->from = slice_str(arena_printf(m->arena, SLICE_FMT "/", SLICE_ARG(from)));
     m->to = slice_str(arena_printf(m->arena, SLICE_FMT "/", SLICE_ARG(to)));
-    m->items = calloc(MOVE_OBJECTS_MAX, sizeof(m->items[0]));
-    assert(m->items);
+    items_init(m);
     lock_init(&m->lock, LOCK_LEAF);
 }
 
@@ -398,7 +443,7 @@ static void move_fini(struct move *m)
     const struct bucket *b = m->upstream->bucket;
     (void)object_forget_key(m->service, b, slice_sub(m->from, 0, m->from.n - 1));
     (void)object_forget_key(m->service, b, slice_sub(m->to, 0, m->to.n - 1));
-    free(m->items);
+    items_fini(m);
     arena_free(m->arena);
     lock_fini(&m->lock);
 }

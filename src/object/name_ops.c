@@ -171,13 +171,23 @@ static int remove_once(struct object_service *s, struct upstream *u, const struc
     return r < 0 ? r : upstream_remove(u, q->key, q->if_match, e);
 }
 
-/* Whether what is there now is what was to be removed: of write-back only this node knows, whose record of
- * the removal is there or not. */
-static bool is_removable(const struct upstream *u, const struct intent_record *x,
+/* Whether what is there now can be the version that a run before knew by this ETag. With write-back it may
+ * have been sent since, and has another ETag then; but what was written since the start is not. */
+static bool may_be_of_before(struct object_service *s, const struct upstream *u, struct slice key,
+                             struct slice etag, struct slice now)
+{
+    uint64_t id = u->bucket->id;
+    if (slice_eq(etag, now) || back_is_sent_as(s->back, id, key, etag, now))
+        return true;
+    bool says = object_is_md5(etag) && object_is_md5(now);
+    return u->bucket->p.write == BUCKET_WRITE_BACK && !says && !back_is_new(s->back, id, key, now);
+}
+
+static bool is_removable(struct object_service *s, const struct upstream *u, const struct intent_record *x,
                          const struct origin_attr *now)
 {
-    bool says = x->etag.n > 0 && now->etag.n > 0 && u->bucket->p.write != BUCKET_WRITE_BACK;
-    return !says || slice_eq(x->etag, now->etag);
+    bool says = x->etag.n > 0 && now->etag.n > 0;
+    return !says || may_be_of_before(s, u, x->key, x->etag, now->etag);
 }
 
 /* Another version than the one that was to be removed came after it: the removal was before. */
@@ -185,11 +195,13 @@ static int remove_again(struct object_service *s, struct upstream *u, const stru
                         const struct intent *x, struct arena *a, struct err *e)
 {
     struct origin_attr now = {0};
-    bool later = u->bucket->p.write == BUCKET_WRITE_BACK;
-    int r = intent_state(x) == INTENT_DONE ? -ENOENT : upstream_head(u, q->key, SLICE_NULL, a, &now, e);
-    if (r == 0 && is_removable(u, intent_known(x), &now)) {
-        r = later ? back_wait_record(s->back, u->bucket, q->key, e) : 0;
-        r = r < 0 ? r : upstream_remove(u, q->key, later ? SLICE_NULL : now.etag, e);
+    int r = intent_state(x) == INTENT_DONE ? -ENOENT : ERR_PRECONDITION;
+    for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++) {
+        r = upstream_head(u, q->key, SLICE_NULL, a, &now, e);
+        if (r < 0 || !is_removable(s, u, intent_known(x), &now))
+            break;
+        r = u->bucket->p.write == BUCKET_WRITE_BACK ? back_wait_record(s->back, u->bucket, q->key, e) : 0;
+        r = r < 0 ? r : upstream_remove(u, q->key, now.etag, e);
     }
     return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
 }
@@ -291,13 +303,12 @@ static int move(struct object_service *s, struct upstream *u, const struct wire_
                : r;
 }
 
-/* Whether what has the old name still is what was copied. With write-back it may have been sent since, and
- * has another ETag and another time then. */
-static bool is_as_copied(const struct upstream *u, const struct intent_record *x,
+/* Whether what has the old name still is what was copied. */
+static bool is_as_copied(struct object_service *s, const struct upstream *u, const struct intent_record *x,
                          const struct origin_attr *now)
 {
     if (u->bucket->p.write == BUCKET_WRITE_BACK)
-        return now->size_bytes == x->size_bytes;
+        return now->size_bytes == x->size_bytes && may_be_of_before(s, u, x->key, x->etag, now->etag);
     return slice_eq(now->etag, x->etag) && now->mtime_ns == x->mtime_ns;
 }
 
@@ -310,7 +321,7 @@ int object_finish_move(struct object_service *s, struct upstream *u, const struc
     int r = ERR_PRECONDITION;
     for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++) {
         r = upstream_head(u, x->key, SLICE_NULL, a, &now, e);
-        if (r == 0 && is_as_copied(u, x, &now))
+        if (r == 0 && is_as_copied(s, u, x, &now))
             r = upstream_remove(u, x->key, now.etag, e);
     }
     (void)object_forget_key(s, u->bucket, x->key);

@@ -129,6 +129,8 @@ void object_gate_open(struct object_service *s);
 void object_stop_soon(struct object_service *s);
 /* Whatever is under way at origins ends with -ECANCELED. */
 void object_stop_now(struct object_service *s);
+/* Whether one of the two was called: what fails from then on may have failed because of that. */
+bool object_is_stopping(const struct object_service *s);
 
 /* The user that has this access key, and its secret (NULL: not wanted): a reference, or NULL. */
 struct user *object_find_user(struct object_service *s, struct slice access_key,

@@ -226,6 +226,11 @@ void object_stop_now(struct object_service *s)
     atomic_store(&s->stopping, true);
 }
 
+bool object_is_stopping(const struct object_service *s)
+{
+    return atomic_load(&s->stopping_soon) || atomic_load(&s->stopping);
+}
+
 static bool user_is_special(const struct user *u)
 {
     return u->limits.share != SHAPE_WEIGHT_ONE || u->limits.requests_per_s || u->limits.bytes_per_s;

@@ -627,12 +627,13 @@ static int send_body(struct writer *w, const struct wire_put_commit_req *q, stru
     return w->result;
 }
 
-static struct attr committed_attr(struct writer *w, const struct wire_put_commit_req *q)
+/* In the call's arena: a commit may be asked for again and again, and sends nothing then. */
+static struct attr committed_attr(struct writer *w, const struct wire_put_commit_req *q, struct arena *a)
 {
     struct attr attr = attr_of_origin(&w->answer, /* has_meta= */ true, w->confirmed_ns);
     attr.size_bytes = q->size;
     attr.content_type = w->put.content_type;
-    attr.meta = meta_with(w->put.meta, META_CHECKSUM, q->checksum, ORIGIN_META_MAX_BYTES, w->answer_arena);
+    attr.meta = meta_with(w->put.meta, META_CHECKSUM, q->checksum, ORIGIN_META_MAX_BYTES, a);
     if (attr.mtime_ns == 0)
         attr.mtime_ns = w->confirmed_ns;
     return attr;
@@ -838,7 +839,7 @@ static int commit(struct writer *w, const struct wire_put_commit_req *q, struct 
     writer_complete_upload(w, q);
     if (!(q->flags & WIRE_KEEP))
         writer_stage_upload(w, q->size);
-    struct attr attr = committed_attr(w, q);
+    struct attr attr = committed_attr(w, q, a);
     make_current(w, q->flags & WIRE_KEEP, &attr);
     attr_to_wire(&attr, a, ret);
     return 0;

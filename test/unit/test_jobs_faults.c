@@ -335,6 +335,59 @@ static void test_a_change_that_fails_changes_nothing(void **state)
     assert_false(has_text(f, id, "reason"));
 }
 
+static struct {
+    struct fixture *f;
+    pthread_t test;
+    _Atomic bool is_armed, has_failed;
+} stop;
+
+/* The node is told to stop, of which its jobs have not heard yet; so what is read from the origin fails, and
+ * is not asked for again. */
+static ssize_t pread_of_a_node_that_stops(int fd, void *p, size_t n, uint64_t offset)
+{
+    char path[4096] = {0}, link[64];
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    bool is_its = !pthread_equal(pthread_self(), stop.test) && readlink(link, path, sizeof(path) - 1) > 0 &&
+                  slice_starts(slice_str(path), slice_str(stop.f->origin));
+    if (!is_its || !atomic_load(&stop.is_armed))
+        return sys_real.pread(fd, p, n, offset);
+    object_stop_soon(stop.f->service);
+    atomic_store(&stop.has_failed, true);
+    return -EIO;
+}
+
+/* What fails because the node stops is done after the next start, and is no failure of the job. (Seen to be
+ * told as partly failed where only the word to the job itself counted.) */
+static void test_what_fails_because_the_node_stops_is_done_again(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = 0;
+    static struct sys table;
+    const struct sys *real = sys;
+    write_objects(f, 6, 30000);
+    close_node(f); /* its threads look at `sys` */
+    table = *sys;
+    table.pread = pread_of_a_node_that_stops;
+    stop.f = f;
+    stop.test = pthread_self();
+    atomic_store(&stop.is_armed, true);
+    sys = &table;
+    open_node(f);
+    assert_int_equal(start(f, "prefetch", "parallel=1\n", &id), 0);
+    for (int i = 0; i < 60000 && !(atomic_load(&stop.has_failed) && !is_in(f, id, "running")); i++)
+        sys_real.sleep_ns(1000000);
+    assert_true(atomic_load(&stop.has_failed));
+    close_node(f);
+    atomic_store(&stop.is_armed, false);
+    sys = real;
+    open_node(f);
+    settle(f, id);
+    assert_true(is_in(f, id, "done"));
+    assert_int_equal(number(f, id, "done_objects"), 6);
+    assert_int_equal(number(f, id, "failed_objects"), 0);
+    assert_int_equal(count_errors(f, id), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +397,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_cannot_be_kept_is_done_again, setup_faulty, teardown),
         cmocka_unit_test_setup_teardown(test_a_change_that_fails_changes_nothing, setup_faulty, teardown),
         cmocka_unit_test_setup_teardown(test_done_is_in_the_index, setup_faulty, teardown),
+        cmocka_unit_test_setup_teardown(test_what_fails_because_the_node_stops_is_done_again, setup_faulty,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_another_size_is_no_success, setup_faulty, teardown),
         cmocka_unit_test_setup_teardown(test_validation_tells_what_it_found, setup_faulty, teardown),
     };

@@ -105,18 +105,36 @@ static void print_job(const json_t *o)
 struct waiting {
     bool terminal, asked;
     bool polls; /* the node does not know JOB_WAIT */
-    uint64_t began_ns, line_ns, first_bytes;
+    uint64_t began_ns, line_ns, first_bytes, first_objects;
 };
+
+/* What was done of it since the first look, a second. */
+static double rate_of(uint64_t now, uint64_t first, double s)
+{
+    return s > 0.2 && now > first ? (double)(now - first) / s : 0;
+}
+
+/* How long the rest of it takes, in seconds; 0: nobody knows. */
+static double time_left(uint64_t now, uint64_t total, double per_s)
+{
+    return per_s > 0 && total > now ? (double)(total - now) / per_s : 0;
+}
 
 static void draw(struct waiting *w, const json_t *o)
 {
-    uint64_t bytes = command_number(o, "done_bytes"), total = command_number(o, "total_bytes");
+    uint64_t bytes = command_number(o, "done_bytes"), objects = command_number(o, "done_objects");
     uint64_t now_ns = sys->mono_ns();
     double s = (double)(now_ns - w->began_ns) / 1e9;
-    if (!w->asked)
+    if (!w->asked) {
         w->first_bytes = bytes;
+        w->first_objects = objects;
+    }
     w->asked = true;
-    double per_s = s > 0.2 && bytes > w->first_bytes ? (double)(bytes - w->first_bytes) / s : 0;
+    double per_s = rate_of(bytes, w->first_bytes, s);
+    double left_s = time_left(bytes, command_number(o, "total_bytes"), per_s);
+    if (bytes == 0) /* where no bytes move, as for attributes */
+        left_s =
+            time_left(objects, command_number(o, "total_objects"), rate_of(objects, w->first_objects, s));
     if (!w->terminal && now_ns - w->line_ns < LINE_NS)
         return;
     w->line_ns = now_ns;
@@ -126,9 +144,8 @@ static void draw(struct waiting *w, const json_t *o)
     (void)fprintf(stderr, "%s: ", command_text(o, "state"));
     print_counts(stderr, o);
     (void)fprintf(stderr, ", %s/s", text_size((uint64_t)per_s, rate));
-    if (per_s > 1 && total > bytes)
-        (void)fprintf(stderr, ", %s left",
-                      text_duration((uint64_t)((double)(total - bytes) / per_s * 1000), left));
+    if (left_s > 0)
+        (void)fprintf(stderr, ", %s left", text_duration((uint64_t)(MIN(left_s, 1e9) * 1000), left));
     (void)fputs(w->terminal ? "\033[K" : "\n", stderr);
 }
 
@@ -200,10 +217,10 @@ int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret
 static const struct command_usage usage = {
     .command = "forebay job",
     .operands = "ls | show ID | wait ID | pause ID | resume ID | cancel ID | errors ID | retry ID | rm ID",
-    .about =
-        "Looks after jobs. `errors` lists each object that failed with its reason; `retry` works on "
-        "those again;\n`rm` forgets a job that has ended. Status of `wait`: 0 all done, 3 partly failed, "
-        "1 failed or cancelled.",
+    .about = "Looks after jobs. `errors` lists each object that failed with its reason; `retry` works on "
+             "those again;\n`rm` forgets a job that has ended; of those the last 1,000 are kept. Status of "
+             "`wait`: 0 all "
+             "done, 3 partly failed,\n1 failed or cancelled.",
     .min_operands = 1,
     .max_operands = 2,
 };

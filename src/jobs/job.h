@@ -18,8 +18,8 @@
  * |          | hold secrets, are "set@1=SEALED" instead (namespace/seal.h) where there is a key to    |
  * |          | seal with; the context is "job\0" and ID                                               |
  * | j/e/ID/K | object K failed: its error code, decimal, "\n", the reason                             |
- * | j/l/ID/K | the job is about object K, among others (empty)                                        |
- * | j/m/ID/K | object K was exported or imported: its line of the manifest, without the key           |
+ * | j/l/ID/K | the job is about object K, among others (empty); until it is done or cancelled         |
+ * | j/m/ID/K | object K was exported or imported: its line of the manifest, without the key; so long  |
  * | n/job    | the last number given, decimal                                                         |
  */
 #pragma once

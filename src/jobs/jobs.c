@@ -8,6 +8,9 @@
  *     order of commits must be the order of changes.
  *  4. A cursor and its counters are committed only together with the notes of what they passed, and after the
  *     kind's `keep`: by the job's thread. Others commit the state beside the progress of the last checkpoint.
+ *  5. What the store holds of jobs is bounded by those that have not ended and JOBS_ENDED_MAX more. What only
+ * the work needs, the list of its objects and the lines of a manifest, goes with the commit of an end after
+ * which there is no work any more.
  */
 #include "jobs/jobs_internal.h"
 
@@ -15,6 +18,8 @@
 #include "base/sys.h"
 
 #include <inttypes.h>
+
+#define FORGET_AT_ONCE 16 /* of what is more than is kept, with each job that comes */
 
 void job_notes_free(struct job_note *f)
 {
@@ -112,13 +117,54 @@ void jobs_roll_back_locked(struct jobs *j, struct job *job)
     job_set_text(&job->record.cursor, slice_str(job->committed.cursor));
 }
 
+/* Every key that begins with `from`, which is what one of job_key_* made without an object. */
+static int delete_all(struct kv_txn *t, const struct buf *from)
+{
+    _cleanup_buf_ struct buf to = BUF_INIT(JOB_KEY_MAX);
+    int r = kv_prefix_end(buf_view(from), &to);
+    if (r == 0)
+        kv_txn_delete_range(t, buf_view(from), buf_view(&to));
+    return r;
+}
+
+static bool has_manifest(const struct job_record *rec)
+{
+    const struct kind *k = kind_find(slice_str(rec->kind));
+    return (k && k->has_manifest) || rec->spec.manifest || job_spec_restores(&rec->spec);
+}
+
+/* A job that is partly failed may be retried, and one that failed resumed. */
+static bool is_for_good(const struct job_record *rec)
+{
+    return rec->state == JOB_DONE || rec->state == JOB_CANCELLED;
+}
+
+/* What the work needs and nobody shows. */
+static int delete_work(struct kv_txn *t, const struct job_record *rec)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
+    int r = 0;
+    if (rec->spec.listed) {
+        job_key_listed(rec->id, SLICE_NULL, &key);
+        r = delete_all(t, &key);
+    }
+    if (r == 0 && has_manifest(rec)) {
+        job_key_manifest(rec->id, SLICE_NULL, &key);
+        r = delete_all(t, &key);
+    }
+    return r;
+}
+
+/* works: its thread may go on after this. */
 static int commit_record(struct jobs *j, const struct job_record *rec, const struct job_note *notes,
-                         struct err *e)
+                         bool works, struct err *e)
 {
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int r = put_record(j, t, rec, e);
     for (const struct job_note *f = notes; f && r == 0; f = f->next)
         r = put_note(t, rec->id, f);
+    if (r == 0 && !works && is_for_good(rec))
+        r = delete_work(t, rec);
     if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
     return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, rec->id) : 0;
@@ -127,7 +173,8 @@ static int commit_record(struct jobs *j, const struct job_record *rec, const str
 int jobs_commit_locked(struct jobs *j, struct job *job, const struct job_note *notes, struct err *e)
 {
     lock_assert_held(&j->lock);
-    int r = commit_record(j, &job->record, notes, e);
+    /* Who is cancelled hears of it before this lock is free, and works no more. */
+    int r = commit_record(j, &job->record, notes, /* works= */ false, e);
     if (r == 0)
         progress_committed(job);
     return r;
@@ -138,7 +185,7 @@ int jobs_commit_state_locked(struct jobs *j, struct job *job, struct err *e)
     lock_assert_held(&j->lock);
     /* The thread goes on with the record as it is. */
     const struct job_record rec = job->active ? record_committed(job) : job->record;
-    return commit_record(j, &rec, NULL, e);
+    return commit_record(j, &rec, NULL, job->active, e);
 }
 
 static int next_id(struct jobs *j, struct kv_txn *t, uint64_t *ret, struct err *e)
@@ -158,39 +205,6 @@ static int next_id(struct jobs *j, struct kv_txn *t, uint64_t *ret, struct err *
     return 0;
 }
 
-int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err *e)
-{
-    struct job *job = calloc(1, sizeof(*job));
-    assert(job);
-    job->record = *r;
-    *r = (struct job_record){0};
-    LOCK_SCOPE(&j->lock);
-    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
-    int k = next_id(j, t, &job->record.id, e);
-    if (k == 0)
-        k = put_record(j, t, &job->record, e);
-    if (k == 0)
-        k = kv_txn_commit(t, KV_DURABLE, e);
-    if (k < 0) {
-        job_free(job);
-        return err_prefix(e, k, "new job");
-    }
-    *ret_id = job->record.id;
-    insert_locked(j, job);
-    jobs_kick_locked(j);
-    return 0;
-}
-
-/* Every key that begins with `from`, which is what one of job_key_* made without an object. */
-static int delete_all(struct kv_txn *t, const struct buf *from)
-{
-    _cleanup_buf_ struct buf to = BUF_INIT(JOB_KEY_MAX);
-    int r = kv_prefix_end(buf_view(from), &to);
-    if (r == 0)
-        kv_txn_delete_range(t, buf_view(from), buf_view(&to));
-    return r;
-}
-
 static int delete_objects(struct kv_txn *t, uint64_t id)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
@@ -202,28 +216,91 @@ static int delete_objects(struct kv_txn *t, uint64_t id)
     return r < 0 ? r : delete_all(t, &key);
 }
 
+/* The record and all that is listed of it. */
+static int delete_job(struct kv_txn *t, uint64_t id)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
+    job_key_record(id, &key);
+    kv_txn_delete(t, buf_view(&key));
+    return delete_objects(t, id);
+}
+
+static void unlink_locked(struct jobs *j, struct job *job)
+{
+    struct job **at = &j->first;
+    while (*at != job)
+        at = &(*at)->next;
+    *at = job->next;
+    job_free(job);
+}
+
+static bool has_ended(const struct job *job)
+{
+    return !job->active && job_state_is_final((enum job_state)job->record.state);
+}
+
+/* Those that ended first of what is more than is kept, a few at a time. How many. */
+static size_t find_surplus_locked(struct jobs *j, struct job *ret[FORGET_AT_ONCE])
+{
+    size_t ended = 0, n = 0;
+    for (const struct job *job = j->first; job; job = job->next)
+        ended += has_ended(job);
+    size_t most = ended > JOBS_ENDED_MAX ? MIN(ended - JOBS_ENDED_MAX, (size_t)FORGET_AT_ONCE) : 0;
+    for (struct job *job = j->first; job && most > 0; job = job->next) {
+        uint64_t ns = job->record.ended_ns;
+        if (!has_ended(job) || (n == most && ns >= ret[n - 1]->record.ended_ns))
+            continue;
+        size_t i = n < most ? n++ : n - 1;
+        for (; i > 0 && ret[i - 1]->record.ended_ns > ns; i--)
+            ret[i] = ret[i - 1];
+        ret[i] = job;
+    }
+    return n;
+}
+
+int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err *e)
+{
+    struct job *job = calloc(1, sizeof(*job)), *surplus[FORGET_AT_ONCE] = {0};
+    assert(job);
+    job->record = *r;
+    *r = (struct job_record){0};
+    LOCK_SCOPE(&j->lock);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
+    size_t n = find_surplus_locked(j, surplus);
+    int k = next_id(j, t, &job->record.id, e);
+    if (k == 0)
+        k = put_record(j, t, &job->record, e);
+    for (size_t i = 0; k == 0 && i < n; i++)
+        k = delete_job(t, surplus[i]->record.id);
+    if (k == 0)
+        k = kv_txn_commit(t, KV_DURABLE, e);
+    if (k < 0) {
+        job_free(job);
+        return err_prefix(e, k, "new job");
+    }
+    for (size_t i = 0; i < n; i++)
+        unlink_locked(j, surplus[i]);
+    *ret_id = job->record.id;
+    insert_locked(j, job);
+    jobs_kick_locked(j);
+    return 0;
+}
+
 int jobs_remove(struct jobs *j, uint64_t id, struct err *e)
 {
     LOCK_SCOPE(&j->lock);
     struct job *job = jobs_find_locked(j, id);
     if (!job)
         return err_set(e, -ENOENT, "job %" PRIu64 " does not exist", id);
-    if (job->active || !job_state_is_final((enum job_state)job->record.state))
+    if (!has_ended(job))
         return err_set(e, -EBUSY, "job %" PRIu64 " has not ended: cancel it first", id);
-    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
-    job_key_record(id, &key);
-    kv_txn_delete(t, buf_view(&key));
-    int r = delete_objects(t, id);
+    int r = delete_job(t, id);
     if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
     if (r < 0)
         return err_prefix(e, r, "remove job %" PRIu64, id);
-    struct job **at = &j->first;
-    while (*at != job)
-        at = &(*at)->next;
-    *at = job->next;
-    job_free(job);
+    unlink_locked(j, job);
     return 0;
 }
 

@@ -3,6 +3,9 @@
  *
  * At most JOBS_RUNNING_MAX run at once, in the order of their numbers; the others are queued. What a job has
  * settled is committed durably every JOBS_CHECKPOINT_NS, and at its end.
+ *
+ * Of jobs that have ended JOBS_ENDED_MAX are kept, with their failures: with each new one those that ended
+ * first of what is more than these go.
  */
 #pragma once
 
@@ -10,6 +13,7 @@
 
 #define JOBS_RUNNING_MAX   4
 #define JOBS_CHECKPOINT_NS ((uint64_t)1000000000)
+#define JOBS_ENDED_MAX     1000
 
 struct jobs;
 

@@ -111,7 +111,8 @@ static int check_record(struct jobs *j, const struct job_record *r, struct err *
     if (r->spec.tag && r->spec.tag[0] &&
         !(object_guest_capabilities(j->objects, x.source_bucket) & ORIGIN_CAN_TAGS))
         c = err_set(e, ERR_BAD_OPTION,
-                    "--tag: %s is of a kind whose tags cannot be asked for: s3:// has them", r->source);
+                    "--tag: %s is of a kind whose tags cannot be asked for: s3:// and forebay:// have them",
+                    r->source);
     ends_close(j->objects, &x);
     return c;
 }

@@ -715,7 +715,7 @@ static int run_phases(struct run *r, struct err *e)
         if (!next_phase(r))
             return 0; /* `conclude` commits */
         k = commit(r, e);
-        if (k < 0)
+        if (k < 0 || stopping(r)) /* what was cancelled has no lines of a manifest any more */
             return k;
     }
 }

@@ -50,10 +50,10 @@
     X(as_of, STRING, "as-of", "DATE", NULL, 0, 0, NULL,                                                      \
       "import: what the origin had at this time, where it keeps versions (s3://, gs://)")                    \
     X(version, STRING, "version", "ID", NULL, 0, 0, NULL,                                                    \
-      "import: this version of the one object that the URL names (s3://, gs://)")                            \
+      "import: this version of the one object that the URL names (s3://, gs://, az://)")                     \
     X(tag, STRING, "tag", "KEY=VALUE", NULL, 0, 0, NULL,                                                     \
       "import: only objects that have this tag; one more request for each that the other filters leave "     \
-      "(s3://)")                                                                                             \
+      "(s3://, forebay://)")                                                                                 \
     X(manifest, BOOL, "manifest", NULL, NULL, 0, 0, NULL,                                                    \
       "import: write a manifest with sizes and checksums below the target, as export does; always with "     \
       "--as-of, --version and --tag")                                                                        \

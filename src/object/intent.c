@@ -6,6 +6,8 @@
  *  1. An intent that runs is of one thread; the lock covers all others, and the lists.
  *  2. What the table says of an intent is what its record says, or its record is not written yet.
  *  3. At most INTENT_DONE_MAX of what was done are kept, the last ones.
+ *  4. One whose end nobody is told of, because it was given up for others or the node stops, is left as by a
+ * run of before: the record stays.
  *
  * Failure modes: a record that cannot be written fails the change before the origin is asked for it; one that
  * cannot be read is dropped, and the log says so: who asks for it again is answered as if for the first time.
@@ -16,6 +18,7 @@
 
 #include "base/le.h"
 #include "base/log.h"
+#include "base/quit.h"
 #include "base/sys.h"
 
 #define MAGIC        0x696e7474u
@@ -31,7 +34,9 @@ struct intent {
     struct intent *next, *next_done;
     struct intents *table;
     uint64_t family, number;
-    bool is_running, is_of_before;
+    bool is_running;
+    bool is_of_before;      /* or was given up in this run */
+    uint64_t due_ns;        /* from when on nobody asks for it again, monotonic */
     bool is_recorded;       /* or may be */
     bool is_put_off;        /* to the next turn; of before */
     struct intent_record r; /* its strings are the intent's */
@@ -39,13 +44,14 @@ struct intent {
 
 struct intents {
     uint32_t magic;
+    struct object_service *service;
     struct kv *kv;
     uint64_t opened_ns; /* monotonic */
     struct lock lock;   /* covers what follows */
     struct cond ended;
     struct intent *all;
     struct intent *done_first, *done_last; /* the oldest first */
-    unsigned n_done, n_of_before;          /* n_of_before: found at the start, and not done */
+    unsigned n_done, n_of_before;          /* n_of_before: found at the start, or left, and not done */
 };
 
 /* ---- records ---- */
@@ -208,6 +214,7 @@ static int open_one(struct intents *t, struct slice key, struct slice value, str
         push_done_locked(t, x);
     } else {
         x->is_of_before = true;
+        x->due_ns = t->opened_ns + INTENT_WAIT_NS;
         t->n_of_before++;
     }
     return 0;
@@ -218,6 +225,7 @@ int intents_open(struct object_service *s, struct intents **ret, struct err *e)
     struct intents *t = calloc(1, sizeof(*t));
     assert(t);
     t->magic = MAGIC;
+    t->service = s;
     t->kv = s->config.control;
     t->opened_ns = sys->mono_ns();
     lock_init(&t->lock, LOCK_LEAF);
@@ -332,10 +340,35 @@ static void record_end(struct intent *x, int result, const struct intent *oldest
         log_warn("object", "the end of a change cannot be recorded: %s", e.text[0] ? e.text : err_text(r));
 }
 
+/* Whether nobody is told of the end, so that it is asked for again: who was given up for others is, and who
+ * is cut by the end of the node (front_wire.c, is_given_up). It may have been done, or be done yet. */
+static bool is_asked_again(const struct intent *x, int result)
+{
+    bool is_given_up = (result == -ECANCELED || result == -ETIMEDOUT) &&
+                       (quit_is_refused() || atomic_load(&x->table->service->stopping_soon));
+    return is_given_up && x->is_recorded && x->r.state != INTENT_NEW;
+}
+
+static void leave(struct intent *x)
+{
+    struct intents *t = x->table;
+    uint64_t now_ns = sys->mono_ns();
+    LOCK_SCOPE(&t->lock);
+    x->is_running = false;
+    x->is_of_before = true;
+    x->due_ns = now_ns + INTENT_GIVEN_UP_NS;
+    t->n_of_before++;
+    cond_broadcast(&t->ended);
+}
+
 void intent_end(struct intent *x, int result)
 {
     if (!x)
         return;
+    if (is_asked_again(x, result)) {
+        leave(x);
+        return;
+    }
     struct intents *t = x->table;
     bool is_kept = result == 0 && x->is_recorded;
     struct intent *oldest = NULL;
@@ -362,11 +395,11 @@ void intent_end(struct intent *x, int result)
 
 /* ---- what nobody has asked for again ---- */
 
-static struct intent *take_left(struct intents *t)
+static struct intent *take_left(struct intents *t, uint64_t now_ns)
 {
     LOCK_SCOPE(&t->lock);
     struct intent *x = t->n_of_before > 0 ? t->all : NULL;
-    while (x && (!x->is_of_before || x->is_put_off))
+    while (x && (!x->is_of_before || x->is_put_off || now_ns < x->due_ns))
         x = x->next;
     if (x)
         take_over_locked(t, x);
@@ -425,14 +458,12 @@ void intents_turn(struct object_service *s, uint64_t now_ns)
 {
     struct intents *t = s->intents;
     struct intent *x;
-    if (now_ns - t->opened_ns < INTENT_WAIT_NS)
-        return;
-    while (!atomic_load(&s->stopping) && (x = take_left(t))) {
+    while (!atomic_load(&s->stopping) && (x = take_left(t, now_ns))) {
         int r = finish_left(s, x);
         if (r == -ECANCELED || retry_is_transient(r)) /* in a later turn, or after the next start */
             put_off(t, x);
         else
-            intent_end(x, -ECANCELED); /* its record goes */
+            intent_end(x, -ENOENT); /* its record goes */
     }
     end_turn(t);
 }

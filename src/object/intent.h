@@ -1,6 +1,7 @@
 /*
  * Intents: changes of names at an origin that a mount asks for under a number, so that it may ask again when
- * the node was killed before it answered, and gets the answer that the first time would have had.
+ * the node was killed before it answered, or stopped, or gave up an origin that says nothing for the sake of
+ * others, and gets the answer that the first time would have had.
  *
  * Before the origin is asked for a change, a record in the control store says what is about to be done, and
  * to which version of the object; a rename says there, too, when all is under the new name. Who finds his own
@@ -32,8 +33,8 @@
  * that had taken it in and not begun, meets what has the name by then; requests with an ETag do not.
  *
  * A crash leaves the record or not, never a half. Those that nobody has asked for again INTENT_WAIT_NS after
- * a start end: a rename that was copied is finished, and of one that was begun the log says that both names
- * may be there.
+ * a start, or INTENT_GIVEN_UP_NS after they were given up, end: a rename that was copied is finished, and of
+ * one that was begun the log says that both names may be there.
  *
  * Threads: any; an intent is of the thread that began it, until it ends it.
  */
@@ -46,6 +47,7 @@
 #define INTENT_RECORD_MAX_BYTES 4096
 #define INTENT_DONE_MAX         256 /* answers that are kept */
 #define INTENT_WAIT_NS          ((uint64_t)30000000000)
+#define INTENT_GIVEN_UP_NS      ((uint64_t)600000000000) /* whoever asks again waits behind many others */
 
 enum intent_kind { INTENT_REMOVE = 1, INTENT_MKDIR, INTENT_RMDIR, INTENT_MOVE, INTENT_META };
 enum intent_state { INTENT_NEW, INTENT_BEGUN, INTENT_COPIED, INTENT_DONE };
@@ -84,5 +86,6 @@ enum intent_state intent_state(const struct intent *x);
 const struct intent_record *intent_known(const struct intent *x);
 /* Records what is about to be done: state, is_tree, size, time and ETag of `now` count. x NULL: 0. */
 int intent_note(struct intent *x, const struct intent_record *now, enum kv_commit kind, struct err *e);
-/* It was done, or it failed with `result` and whoever asked is told so. x NULL accepted. */
+/* It was done, or it failed with `result` and whoever asked is told so; but for what was given up for others,
+ * or by a node that stops (-ECANCELED, -ETIMEDOUT), which is asked for again. x NULL accepted. */
 void intent_end(struct intent *x, int result);

@@ -262,9 +262,36 @@ static int run(struct object_session *ses, uint32_t op, const void *req, struct 
     }
 }
 
+/* Whether the change may be asked for again by whoever asks for it, and is known then (intent.h). */
+static bool is_numbered(const struct object_session *ses, uint64_t request_id)
+{
+    return ses->is_remote && ses->family != 0 && request_id & WIRE_NUMBERED;
+}
+
+/* Of a change of names, and of metadata, by other clients than S3's. */
+static bool is_known_again(const struct object_session *ses, uint32_t op, const void *req)
+{
+    const struct wire_copy_req *copy = req;
+    switch ((enum wire_op)op) {
+    case WIRE_OP_REMOVE:
+        return is_numbered(ses, ((const struct wire_remove_req *)req)->request_id);
+    case WIRE_OP_COPY:
+        return copy->flags & WIRE_MOVE && is_numbered(ses, copy->request_id);
+    case WIRE_OP_MKDIR:
+        return is_numbered(ses, ((const struct wire_mkdir_req *)req)->request_id);
+    case WIRE_OP_RMDIR:
+        return is_numbered(ses, ((const struct wire_rmdir_req *)req)->request_id);
+    case WIRE_OP_SET_META:
+        return is_numbered(ses, ((const struct wire_set_meta_req *)req)->request_id);
+    default:
+        return false;
+    }
+}
+
 /* Whether a thread of the front waits for an origin while it does that for a client. Of changes that other
- * clients than S3's ask for only the commits of bodies count: what became of a name must not be left open. */
-static bool is_crowded(const struct object_session *ses, uint32_t op)
+ * clients than S3's ask for the commits of bodies count, and what mounts ask for under a number: what became
+ * of a name must not be left open. */
+static bool is_crowded(const struct object_session *ses, uint32_t op, const void *req)
 {
     bool is_s3 = ses->via == WIRE_VIA_S3;
     switch ((enum wire_op)op) {
@@ -283,14 +310,18 @@ static bool is_crowded(const struct object_session *ses, uint32_t op)
     case WIRE_OP_UPLOAD_COMPLETE:
     case WIRE_OP_UPLOAD_ABORT:
     case WIRE_OP_UPLOAD_COPY:
-    case WIRE_OP_REMOVE:
-    case WIRE_OP_COPY:
     case WIRE_OP_COPY_FROM:
-    case WIRE_OP_SET_META:
     case WIRE_OP_SET_TAGS:
     case WIRE_OP_TAGS:
     case WIRE_OP_PART:
         return is_s3;
+    case WIRE_OP_REMOVE:
+    case WIRE_OP_COPY:
+    case WIRE_OP_SET_META:
+        return is_s3 || is_known_again(ses, op, req);
+    case WIRE_OP_MKDIR:
+    case WIRE_OP_RMDIR:
+        return is_known_again(ses, op, req);
     default:
         return false;
     }
@@ -317,7 +348,8 @@ static int run_in_crowd(struct object_session *ses, uint32_t op, const void *req
     int r = run(ses, op, req, a, rep, e);
     quit_leave(&q);
     bool given_up = quit_turn_end(&turn);
-    if (r != -ECANCELED || !given_up)
+    bool is_cut = r == -ECANCELED || (r == -ETIMEDOUT && is_known_again(ses, op, req)); /* back_wait_sent */
+    if (!is_cut || !given_up)
         return r;
     return err_set(e, crowded_out(ses, op, req),
                    "half of the threads of this node wait for origins that do not answer; slow down");
@@ -327,7 +359,7 @@ int object_call_local(struct object_session *ses, uint32_t op, const void *req, 
                       struct err *e)
 {
     const struct quit *before = quit_use(&ses->quit);
-    int r = is_crowded(ses, op) ? run_in_crowd(ses, op, req, a, rep, e) : run(ses, op, req, a, rep, e);
+    int r = is_crowded(ses, op, req) ? run_in_crowd(ses, op, req, a, rep, e) : run(ses, op, req, a, rep, e);
     scratch_tell_change(ses, op, req); /* also after a failure: it may have happened */
     (void)quit_use(before);
     return r;

@@ -218,6 +218,36 @@ def test_filters_and_dry_run(bucket):
     assert checked(bucket.node, bucket.name + "/")["cached_objects"] == 9
 
 
+def test_dry_runs_change_nothing(bucket, node, tmp_path):
+    """A dry run of any kind counts what it would work on and changes nothing: neither what is cached and pinned, nor what is at
+    its target, not even a manifest. (Without the look at dry_run in `before` of jobs_ops.c the prefix is pinned, and without that
+    in next_phase of run.c all of them work.)"""
+    fill(bucket, 5)
+    scratch = harness.scratch_bucket(node)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in").mkdir()
+    for i in range(5):
+        (tmp_path / "in" / f"{i}").write_bytes(b"in")
+
+    def dry(*words):
+        job = json.loads(node.cli(*words, "--dry-run", "--wait", "--json").stdout)
+        assert (job["state"], job["total_objects"], job["done_objects"], job["failed_objects"]) == ("done", 5, 0, 0), job
+
+    dry("prefetch", "--pin", bucket.name + "/d/")
+    assert checked(node, bucket.name)["cached_bytes"] == 0 and node.cli("rules", bucket.name).stdout == ""
+    node.cli("prefetch", "--wait", bucket.name)
+    bucket.truth.delete_object(Bucket=bucket.name, Key="d/0000.bin")  # which a validation would find
+    for words in (["evict", bucket.name], ["validate", bucket.name]):
+        dry(*words)
+        assert json.loads(node.cli("du", "--json", bucket.name).stdout)[bucket.name + "/d/"]["objects"] == 5
+    bucket.truth.put_object(Bucket=bucket.name, Key="d/0000.bin", Body=b"0")
+    dry("copy", bucket.name + "/d/", scratch + "/c/")
+    dry("sync", bucket.name + "/d/", scratch + "/s/")
+    dry("import", f"file://{tmp_path}/in", scratch + "/i")
+    dry("export", bucket.name + "/d/", f"file://{tmp_path}/out")
+    assert keys_of(node.s3(), scratch) == [] and list((tmp_path / "out").iterdir()) == []
+
+
 def test_evict_drops_a_prefix(bucket):
     """evict empties the cache of a prefix and leaves the rest and the origin alone."""
     fill(bucket, 6, prefix="a/")

@@ -406,6 +406,15 @@ def test_progress_of_a_job_is_drawn_on_a_terminal(shaped):
     assert re.search(r"running: [1-9]\d*/12 objects, [\d.]+ KiB of 586 KiB, 1 failed", drawn), drawn
 
 
+def test_time_left_where_no_bytes_move(new_node, new_shaper, origin):
+    """A job that moves no bytes tells the time left by its objects. (By bytes alone there is none.)"""
+    node, shaper = new_node(), new_shaper(first_byte="300ms")
+    name = node.new_bucket(origin, endpoint=shaper.endpoint)
+    put_all(origin.s3(), name, 30, size=100)
+    drawn = node.drawn("prefetch", "--metadata-only", "--wait", "--parallel", "2", name)
+    assert re.search(r"running: [1-9]\d*/30 objects, 0 B of [\d.]+ KiB, 0 failed, 0 B/s, [\dhms]+ left", drawn), drawn
+
+
 def test_a_command_killed_within_its_list(bucket):
     """A command that is killed while it sends its list leaves a job that says so and cannot be resumed: it would end as done, without
     the rest of the list. (Without list_comes it does.)"""

@@ -297,7 +297,8 @@ class Tier:
 
     def __init__(self, node):
         self.node, self.name = node, harness.scratch_bucket(node)
-        self.s3 = node.s3()
+        self.s3, self.endpoint = node.s3(), node.endpoint
+        self.port = int(node.endpoint.rsplit(":", 1)[1])
 
     def url(self, prefix=""):
         return f"forebay://{self.node.endpoint.removeprefix('http://')}/{self.name}/{prefix}"
@@ -464,6 +465,8 @@ def behind(shaper, server, kind, prefix):
         url = f"{shaper.endpoint}/{prefix}"
     elif kind == "hdfs":
         url = f"hdfs://{shaper.endpoint.removeprefix('http://')}/work/{prefix}"
+    elif kind == "forebay":
+        url = url.replace(*(one.endpoint.removeprefix("http://") for one in (server, shaper)))
     else:
         properties["origin.endpoint"] = properties["origin.endpoint"].replace(server.endpoint, shaper.endpoint)
     return url, properties
@@ -618,17 +621,19 @@ class Carried:
 CARRIED = ["export", "import", "sync to a bucket", "sync from a bucket"]
 FAULTS = [*((kind, fault, words) for kind in ("s3", "az", "gs") for fault in ("status:500", "truncate") for words in CARRIED),
           *(("s3", "status:403", words) for words in CARRIED),  # which is not tried again
+          *(("forebay", "status:500", words) for words in CARRIED),
+          *(("http", fault, words) for fault in ("status:500", "truncate") for words in ("import", "sync from a bucket")),
           *(("hdfs", "truncate", words) for words in CARRIED if words != "import")]  # too patient for a test
 
 
 @pytest.mark.parametrize("kind, fault, words", FAULTS)
-def test_faults_of_each_kind_and_job(node, servers, origin, new_shaper, kind, fault, words):
+def test_faults_of_each_kind_and_job(node, servers, new_node, origin, new_shaper, kind, fault, words):
     """Every third request fails, or its answer breaks off (that of a write is lost), while objects are carried there or back:
     what is at the target is whole, no more counts as done, what failed is listed, and once the service is well the rest
     comes, with the manifest of all of it; a sync that has failed removes nothing. (Seen to fail where send_once in
     kind_copy.c takes an error for done, where a sweep in run.c, next_phase, does not mind failures, and where what a retry
     wrote is not in the manifest.)"""
-    server = S3(origin) if kind == "s3" else servers(kind)
+    server = S3(origin) if kind == "s3" else Tier(new_node()) if kind == "forebay" else servers(kind)
     shaper = new_shaper(server)
     carried = Carried(node, server, shaper, kind, words)
     shaper.reset()

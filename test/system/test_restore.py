@@ -181,6 +181,21 @@ def test_what_has_a_tag(node, scratch, versioned, kept):
     assert (job["total_objects"], job["done_objects"]) == (1, 1)
 
 
+def test_what_has_a_tag_at_another_node(node, scratch, new_node):
+    """import --tag knows tags of forebay://, too: those that the other node shows. Versions it keeps none, and says so."""
+    other = new_node()
+    place, (access, secret) = harness.scratch_bucket(other), other.credentials
+    for key, tags in (("ckpt/a", "step=100"), ("ckpt/b", "step=200&kind=x"), ("ckpt/c", "")):
+        other.s3().put_object(Bucket=place, Key=key, Body=key.encode(), **({"Tagging": tags} if tags else {}))
+    url = f"forebay://{other.endpoint.removeprefix('http://')}/{place}"
+    sets = ["--set", f"origin.access_key={access}", "--set", f"origin.secret_key={secret}"]
+    job = json.loads(node.cli("import", "--wait", "--json", *sets, "--tag", "step=200", url, scratch).stdout)
+    assert (job["state"], job["done_objects"], job["failed_objects"]) == ("done", 1, 0)
+    assert contents(node.s3(), scratch) == {"ckpt/b": b"ckpt/b"}
+    refused = node.cli("import", *sets, "--as-of", "2026-01-15", url, scratch, check=False)
+    assert refused.returncode in (1, 2) and "keeps no versions" in refused.stderr and len(refused.stderr.splitlines()) == 1
+
+
 def test_tags_that_cannot_be_asked_for(new_node, new_shaper, versioned, kept):
     """An object whose tags the origin does not tell is a failure with its reason; a retry asks again, and what then
     turns out to lack the tag is no part of the job."""

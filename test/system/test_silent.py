@@ -228,6 +228,88 @@ def test_mounts_that_write_to_a_silent_origin_leave_threads_to_others(new_node, 
             assert truth.get_object(Bucket=name, Key=path.name)["Body"].read() == body
 
 
+def begun(calls):
+    """Each of the calls in a thread of its own; (the threads, a list to which each adds None or its error when it ends)."""
+    ended = []
+
+    def run(call):
+        try:
+            call()
+            ended.append(None)
+        except OSError as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in calls]
+    for one in threads:
+        one.start()
+    return threads, ended
+
+
+@pytest.mark.usefixtures("need_fuse")
+def test_mounts_that_change_names_at_a_silent_origin_leave_threads_to_others(new_node, new_mount, route, origin):
+    """Removals, renames and directories that mounts ask for while the origin never answers wait for it on half of the threads;
+    mounts ask again for the others, under the numbers that they had, also for longer than their time-out. What is cached is
+    read meanwhile, and status answers; each succeeds when the origin speaks, also one that the origin made long ago and did not
+    answer. (Without is_known_again in object.c nobody else is served; without is_asked_again in intent.c removals end with
+    ENOENT.)"""
+    with Relay(origin.port) as relay:
+        node = new_node(route=route, threads=8)
+        name, warm = node.new_bucket(origin, endpoint=relay.endpoint, **PATIENT), node.new_bucket(origin)
+        truth = origin.s3()
+        truth.put_object(Bucket=warm, Key="k", Body=b"warm")
+        assert node.s3().get_object(Bucket=warm, Key="k")["Body"].read() == b"warm"
+        for i in range(14):  # a directory each, as the kernel changes one name of a directory at a time
+            for key in ("f", "old", "empty/"):
+                truth.put_object(Bucket=name, Key=f"p{i:02}/{key}", Body=b"" if key == "empty/" else b"%d" % i)
+        # Names that are not there yet are looked up first, which is a question, and ends with the time-out.
+        tops = [new_mount(node, name, timeout=timeout).path for timeout in ("10s", "300s")]
+        places = [tops[i % 2] / f"p{i:02}" for i in range(14)]
+        assert all((place / one).exists() for place in places for one in ("f", "old", "empty"))
+        calls = [[(p / "f").unlink, (p / "new").mkdir, (p / "empty").rmdir, lambda p=p: (p / "old").rename(p / "moved")][i % 4]
+                 for i, p in enumerate(places)]
+        relay.hush(0)
+        threads, ended = begun(calls)
+        try:
+            harness.wait_until(lambda: relay.held() >= 4, BOUND, "the origin is asked")
+            assert served_beside(node, warm, seconds=14)
+            assert not ended
+        finally:
+            relay.speak()
+        for one in threads:
+            one.join(2 * BOUND)
+        assert ended == [None] * len(calls), ended
+        expected = {f"p{i:02}/{key}" for i in range(14) for key in ("f", "old", "empty/")}
+        for i in range(14):
+            gone, made = [("f", None), (None, "new/"), ("empty/", None), ("old", "moved")][i % 4]
+            expected -= {f"p{i:02}/{gone}"}
+            expected |= {f"p{i:02}/{made}"} if made else set()
+        assert keys_of(truth, name) == sorted(expected)
+
+
+@pytest.mark.usefixtures("need_fuse")
+def test_a_removal_that_a_stop_cuts_is_known_to_the_next_node(silent, new_mount):
+    """A node is told to stop while its origin has made a removal and says nothing of it: the program only waits, the next node is
+    asked for the same removal, and it succeeds. (Without is_asked_again in intent.c it ends with ENOENT.)"""
+    node, name, relay, truth = silent
+    put_all(truth, name, 3)
+    top = new_mount(node, name, timeout="120s").path
+    files = [top / f"d/{i}" for i in range(3)]
+    assert all(one.stat().st_size > 0 for one in files)
+    relay.hush(0)
+    threads, ended = begun([one.unlink for one in files[:1]])
+    try:
+        harness.wait_until(lambda: keys_of(truth, name) == ["d/1", "d/2"], BOUND, "the origin has removed it")
+        node.stop()
+        assert not ended
+    finally:
+        relay.speak()
+    node.start()
+    for one in threads:
+        one.join(2 * BOUND)
+    assert ended == [None], ended
+    assert sorted(one.name for one in (top / "d").iterdir()) == ["1", "2"]
+
+
 @pytest.mark.parametrize("after", SILENCES)
 def test_a_node_stops_before_a_silent_origin(silent, origin, after):
     """SIGTERM: clients of S3 are answered 503, jobs are for the next start, in which they go on; the node ends well within

@@ -2,6 +2,7 @@
 /* threaded */
 /* Changes that a mount asks for again because the node was killed before it answered: what each of them
  * finds, and what it does, for every moment at which it may have been cut. */
+#include "base/quit.h"
 #include "base/sys.h"
 #include "faulty_kv.h"
 #include "node_fixture.h"
@@ -792,12 +793,82 @@ static void test_a_rename_that_fails_spares_what_was_written_here(void **state)
     assert_true(is_here("d/a") && is_here("d/b") && !is_here("e/b"));
 }
 
-/* ---- what nobody asks for again ---- */
-
 static void turn(uint64_t later_ns)
 {
     intents_turn(T.service, sys->mono_ns() + later_ns);
 }
+
+/* ---- what was given up ---- */
+
+/* A removal that the origin makes, and does not answer for: it ends with `result`. */
+static void remove_unheard(uint64_t number, const char *key, int result)
+{
+    const struct intent_record what = {
+        .kind = INTENT_REMOVE, .bucket_id = bucket_id(), .key = slice_str(key)};
+    const struct intent_record begun = {.state = INTENT_BEGUN};
+    struct intent *x = intent_begin(T.session, number, &what);
+    put(key, "bytes");
+    assert_int_equal(intent_note(x, &begun, KV_VISIBLE, NULL), 0);
+    assert_int_equal(unlink(path_of(key)), 0);
+    intent_end(x, result);
+}
+
+/* A change that a thread of the node gave up for the sake of others, because its origin said nothing, is
+ * asked for again, and known then; until that it is no matter of the steward's, and when nobody asks it goes.
+ * What was not begun is as new, and so is what failed and was told. (Without is_asked_again the first is
+ * -ENOENT; where due_ns is not looked at the steward forgets it.) */
+static void test_what_was_given_up_is_known_again(void **state)
+{
+    (void)state;
+    struct quit_crowd crowd = {.most = 1, .n = 1}; /* full */
+    struct quit_turn waiting;
+    struct quit q = {.turn = &waiting};
+    const struct intent_record what = {
+        .kind = INTENT_REMOVE, .bucket_id = bucket_id(), .key = SLICE_LIT("none")};
+    quit_turn_begin(&waiting, &crowd);
+    quit_enter(&q);
+    for (int i = 0; i < 600 && quit_level() != QUIT_NOW; i++)
+        sys->sleep_ns(10000000);
+    assert_true(quit_is_refused());
+    remove_unheard(NUMBER, "f", -ECANCELED);
+    remove_unheard(NUMBER + 1, "g", -ETIMEDOUT);
+    remove_unheard(NUMBER + 2, "h", -EACCES);
+    intent_end(intent_begin(T.session, NUMBER + 3, &what), -ECANCELED);
+    quit_leave(&q);
+    assert_true(quit_turn_end(&waiting));
+    assert_int_equal(n_records(), 2);
+    turn(INTENT_WAIT_NS);
+    assert_int_equal(n_records(), 2);
+    assert_int_equal(do_unlink(NUMBER, "f"), 0);
+    assert_int_equal(do_unlink(NUMBER + 2, "h"), -ENOENT);
+    assert_int_equal(do_unlink(NUMBER + 3, "none"), -ENOENT);
+    turn(INTENT_GIVEN_UP_NS);
+    assert_int_equal(n_records(), 1); /* the answer to the first */
+    assert_int_equal(do_unlink(NUMBER + 1, "g"), -ENOENT);
+}
+
+/* What a node that stops gave up is asked for again of the next one, which knows it. (Without `stops` in
+ * is_asked_again it is -ENOENT there.) A failure of another time was told. */
+static void test_what_a_stopping_node_gave_up_is_known_to_the_next(void **state)
+{
+    (void)state;
+    remove_unheard(NUMBER, "f", -ETIMEDOUT);
+    remove_unheard(NUMBER + 1, "g", -ECANCELED);
+    assert_int_equal(n_records(), 0);
+    object_stop_soon(T.service);
+    remove_unheard(NUMBER + 2, "h", -ETIMEDOUT);
+    remove_unheard(NUMBER + 3, "i", -ECANCELED);
+    remove_unheard(NUMBER + 4, "j", -EACCES);
+    kill_node();
+    assert_int_equal(n_records(), 2);
+    assert_int_equal(do_unlink(NUMBER, "f"), -ENOENT);
+    assert_int_equal(do_unlink(NUMBER + 1, "g"), -ENOENT);
+    assert_int_equal(do_unlink(NUMBER + 2, "h"), 0);
+    assert_int_equal(do_unlink(NUMBER + 3, "i"), 0);
+    assert_int_equal(do_unlink(NUMBER + 4, "j"), -ENOENT);
+}
+
+/* ---- what nobody asks for again ---- */
 
 /* A rename that was copied is finished by the node itself, after a while; before that the mount may come. */
 static void test_a_rename_that_nobody_asks_for_is_finished(void **state)
@@ -894,6 +965,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_is_written_since_the_start_stays, setup_back, teardown),
         cmocka_unit_test_setup_teardown(test_a_rename_that_fails_spares_what_was_written_here, setup_back,
                                         teardown),
+        NODE_TEST(test_what_was_given_up_is_known_again),
+        NODE_TEST(test_what_a_stopping_node_gave_up_is_known_to_the_next),
         NODE_TEST(test_a_rename_that_nobody_asks_for_is_finished),
         NODE_TEST(test_an_origin_that_is_away_holds_back_its_own),
         NODE_TEST(test_what_nobody_asks_for_is_left),

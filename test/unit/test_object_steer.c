@@ -6,13 +6,26 @@
 
 #include "base/metrics.h"
 
-/* A clock that a test moves, or lets move by each look at it; set before there are other threads. */
+/* A clock that a test moves, or lets move by each look at it while somebody walks what is cached: the looks
+ * of other threads before and after, of which there are many on a busy machine, would make the pause after a
+ * walk a short one. Set before there are other threads. */
 #define DAY_NS ((uint64_t)86400 * 1000000000)
 static _Atomic uint64_t clock_ahead_ns, clock_step_ns;
+static struct lock *_Atomic clock_walks; /* the service's walk_lock */
+
+static bool is_walking(void)
+{
+    struct lock *l = atomic_load(&clock_walks);
+    if (!l || pthread_mutex_trylock(&l->mutex) != 0)
+        return l != NULL;
+    (void)pthread_mutex_unlock(&l->mutex);
+    return false;
+}
 
 static uint64_t clock_mono_ns(void)
 {
     uint64_t step_ns = atomic_load(&clock_step_ns);
+    step_ns = step_ns > 0 && is_walking() ? step_ns : 0;
     return sys_real.mono_ns() + atomic_fetch_add(&clock_ahead_ns, step_ns) + step_ns;
 }
 
@@ -30,11 +43,15 @@ static int setup_clock(void **state)
     atomic_store(&clock_ahead_ns, 0);
     atomic_store(&clock_step_ns, 0);
     sys = &table;
-    return setup(state);
+    int r = setup(state);
+    struct fixture *f = *state;
+    atomic_store(&clock_walks, &f->service->walk_lock);
+    return r;
 }
 
 static int teardown_sys(void **state)
 {
+    atomic_store(&clock_walks, NULL);
     int r = teardown(state);
     sys = &sys_real;
     return r;
@@ -359,7 +376,7 @@ static void test_another_origin_is_another_but_for_debts(void **state)
     upstream_unref(after);
 }
 
-/* The clock, while no walk is under way, not even the steward's: that would have taken no time. */
+/* The clock, once no walk is under way, not even the steward's: that would have taken no time. */
 static void stand_still(struct fixture *f)
 {
     LOCK_SCOPE(&f->service->walk_lock);
@@ -516,6 +533,52 @@ static void test_walks_of_a_quota_have_pauses(void **state)
     assert_true(is_cached(f, "second"));
 }
 
+/* Who is turned away calls the steward, who then walks, also when the node is closed before he has got to it.
+ * (Without steward_hurry in turn_away_locked he walks at his next turn, if ever.) */
+static void test_who_is_turned_away_calls_the_steward(void **state)
+{
+    struct fixture *f = *state;
+    read_hundreds(f, 11);
+    set_bucket(f, "quota=1000\n"); /* which calls him, too: that walk is the one that drops one of them */
+    for (int i = 0; i < 6000 && count_cached(f, 11) > 10; i++)
+        sys->sleep_ns(10000000);
+    stand_still(f); /* that walk has ended, too */
+    assert_int_equal(count_cached(f, 11), 10);
+    atomic_fetch_add(&clock_ahead_ns, 3 * DAY_NS);
+    origin_write(f, "new", text_of(f, 100));
+    assert_non_null(read_all(f, "new", NULL));
+    atomic_store(&clock_walks, NULL);
+    node_close(f, store_close); /* a chore that was called has its turn */
+    node_open(f);
+    assert_int_equal(count_cached(f, 11), 9);
+}
+
+/* Who is turned away while a walk would wait for its pause anyway calls nobody: that call would come to
+ * nothing, and who is turned away when the pause is over would call nobody either. (Without the look at
+ * next_ns in turn_away_locked nothing goes.) */
+static void test_nobody_is_called_for_a_walk_that_waits(void **state)
+{
+    struct fixture *f = *state;
+    set_bucket(f, "quota=1000\n");
+    quota_turn(f->service);
+    read_hundreds(f, 10);
+    origin_write(f, "new", text_of(f, 100));
+    atomic_fetch_add(&clock_ahead_ns, 3600000000000); /* the pause after the first walk is over */
+    atomic_store(&clock_step_ns, 1000000000000);      /* a walk takes a quarter of an hour, the pause hours */
+    assert_non_null(read_all(f, "new", NULL));
+    quota_turn(f->service);
+    stand_still(f);
+    assert_non_null(read_all(f, "new", NULL)); /* in the pause */
+    sys->sleep_ns(300000000);                  /* a turn of the steward, if he was called */
+    stand_still(f);
+    atomic_fetch_add(&clock_ahead_ns, 3 * DAY_NS);
+    assert_non_null(read_all(f, "new", NULL));
+    atomic_store(&clock_walks, NULL);
+    node_close(f, store_close);
+    node_open(f);
+    assert_int_equal(count_cached(f, 10), 9);
+}
+
 /* A bucket that is never cached keeps nothing, but what a rule says otherwise of. */
 static void test_a_bucket_that_is_never_cached(void **state)
 {
@@ -575,6 +638,36 @@ static void test_what_is_kept_from_others(void **state)
     assert_false(is_held(f, "c", "data", false));
 }
 
+static uint64_t walks(struct fixture *f)
+{
+    LOCK_SCOPE(&f->service->keep_lock);
+    return f->service->keep_walks;
+}
+
+/* What left before a walk counts no more when that walk has ended: it has seen what is there. (Without
+ * keep_walk in turn_bucket of keep.c the count sinks with all that ever left, until nothing of the bucket is
+ * given up any more.) */
+static void test_what_left_before_a_walk_is_not_taken_off_again(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const keys[] = {"a", "b", "c", "d"};
+    make_bucket(f, "other", arena_printf(f->arena, "origin=file://%s\n", f->origin));
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        origin_write(f, keys[i], "1234567");
+        assert_string_equal(read_all(f, keys[i], NULL), "1234567");
+    }
+    set_bucket(f, "keep=10\n");
+    keep_turn(f->service);
+    uint64_t before = walks(f);
+    assert_false(is_held(f, "a", "other", true) ||
+                 is_held(f, "b", "other", true)); /* of 28 bytes; they do not go */
+    assert_true(is_held(f, "c", "other", false));
+    atomic_fetch_add(&clock_ahead_ns, DAY_NS);
+    keep_turn(f->service); /* unless the steward is faster */
+    assert_true(walks(f) > before);
+    assert_false(is_held(f, "c", "other", false));
+}
+
 static int try_keep(struct fixture *f, const char *name, uint64_t bytes)
 {
     struct wire_bucket_set_req req = {.name = slice_str(name)};
@@ -602,12 +695,6 @@ static void test_no_more_is_promised_than_there_is(void **state)
     assert_int_equal(try_keep(f, "other", 0), 0);
     assert_int_equal(try_keep(f, "data", all), 0);
     assert_int_equal(try_keep(f, "data", UINT64_MAX), ERR_BAD_OPTION);
-}
-
-static uint64_t walks(struct fixture *f)
-{
-    LOCK_SCOPE(&f->service->keep_lock);
-    return f->service->keep_walks;
 }
 
 /* What is cached of a bucket that keeps something is counted when nobody has yet, and again when something
@@ -783,6 +870,47 @@ static void test_explaining_what_is_here(void **state)
     SAYS(f, "k", "\"fresh\":false");
 }
 
+/* Where the node was told of its disk by a relative path, the whole one is said: who asks is elsewhere.
+ * (Without getcwd in put_path it is the relative one.) */
+static void test_explaining_from_elsewhere(void **state)
+{
+    struct fixture *f = *state;
+    assert_string_equal(f->disk, "disk");
+    origin_write(f, "k", "one");
+    assert_string_equal(read_all(f, "k", NULL), "one");
+    SAYS(f, "k", arena_printf(f->arena, "\"disk\":\"%s/disk\",\"file\":\"%s/disk/", f->dir, f->dir));
+}
+
+static int working_directory = -1;
+
+/* Works in the fixture's directory, in which its disk is. */
+static int setup_there(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    node_around(f);
+    working_directory = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(working_directory >= 0);
+    assert_int_equal(chdir(f->dir), 0);
+    free(f->disk);
+    f->disk = slice_dup(SLICE_LIT("disk"));
+    node_open(f);
+    make_bucket(f, "data", arena_printf(f->arena, "origin=file://%s\nvalidate=never\n", f->origin));
+    *state = f;
+    return 0;
+}
+
+static int teardown_there(void **state)
+{
+    struct fixture *f = *state;
+    node_close(f, store_close);
+    assert_int_equal(fchdir(working_directory), 0);
+    (void)close(working_directory);
+    node_gone(f);
+    free(f);
+    return 0;
+}
+
 /* Of what no listing tells the time decides for which what is cached is believed. (Without mirror_is_fresh in
  * put_freshness it never is.) */
 static void test_explaining_for_how_long_it_is_believed(void **state)
@@ -842,8 +970,11 @@ int main(void)
         CLOCKED(test_a_quota_gives_up_more_than_the_newcomer_needs),
         CLOCKED(test_a_quota_makes_room_for_large_ones),
         CLOCKED(test_walks_of_a_quota_have_pauses),
+        CLOCKED(test_who_is_turned_away_calls_the_steward),
+        CLOCKED(test_nobody_is_called_for_a_walk_that_waits),
         TEST(test_a_bucket_that_is_never_cached),
         TEST(test_what_is_kept_from_others),
+        CLOCKED(test_what_left_before_a_walk_is_not_taken_off_again),
         TEST(test_no_more_is_promised_than_there_is),
         CLOCKED(test_walks_of_what_is_kept),
         TEST(test_parts_are_kept_as_far_as_they_are_here),
@@ -851,6 +982,7 @@ int main(void)
         TEST(test_directories_pass_the_gate),
         TEST(test_explaining_what_is_not_here),
         TEST(test_explaining_what_is_here),
+        cmocka_unit_test_setup_teardown(test_explaining_from_elsewhere, setup_there, teardown_there),
         CLOCKED(test_explaining_for_how_long_it_is_believed),
         TEST(test_explaining_a_part),
     };

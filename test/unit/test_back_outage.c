@@ -1,0 +1,114 @@
+/* layer: object */
+/* threaded */
+/* Write-back while its origin is away for an hour, on a clock that the test moves. */
+#include "test_back_common.h"
+
+#include "object/back_internal.h"
+
+#define MINUTE_NS ((uint64_t)60 * 1000000000)
+#define STEPS     15 /* of four minutes */
+#define KEYS      3
+
+static _Atomic uint64_t ahead_ns;
+
+static uint64_t ahead_mono_ns(void)
+{
+    return sys_real.mono_ns() + atomic_load(&ahead_ns);
+}
+
+static uint64_t ahead_real_ns(void)
+{
+    return sys_real.real_ns() + atomic_load(&ahead_ns);
+}
+
+static int setup_clock(void **state)
+{
+    static struct sys table;
+    table = sys_real;
+    table.mono_ns = ahead_mono_ns;
+    table.real_ns = ahead_real_ns;
+    atomic_store(&ahead_ns, 0);
+    sys = &table;
+    *state = fixture_new();
+    return 0;
+}
+
+static int teardown_clock(void **state)
+{
+    fixture_free(*state);
+    sys = &sys_real;
+    return 0;
+}
+
+/* How often the one was tried that was tried least; 0 while not all of them are there. */
+static uint32_t tries(struct fixture *f)
+{
+    struct back *b = f->service->back;
+    uint32_t least = UINT32_MAX;
+    size_t n = 0;
+    LOCK_SCOPE(&b->lock);
+    for (const struct back_entry *x = b->first; x; x = x->next, n++)
+        least = MIN(least, x->tries);
+    return n == KEYS ? least : 0;
+}
+
+static void expect_more_tries(struct fixture *f, uint32_t than)
+{
+    for (int i = 0; i < 12000 && tries(f) <= than; i++)
+        sys->sleep_ns(5000000);
+    assert_true(tries(f) > than);
+}
+
+static struct wire_flush_rep ask(struct fixture *f)
+{
+    struct wire_flush_req req = {.bucket = SLICE_LIT("data"), .flags = WIRE_NO_WAIT};
+    struct wire_flush_rep rep;
+    assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
+    return rep;
+}
+
+/* For an hour nobody reaches the origin. What was written and removed is tried again all the time, a minute
+ * apart at most, is seen as it was written, and told with its age and the reason; none of it is given up, and
+ * all of it gets there within a minute once the origin is back. (Without the cap in back_delay_ms nothing is
+ * tried for longer and longer; where note_result takes a failure for done the writes are gone.) */
+static void test_an_hour_without_the_origin(void **state)
+{
+    struct fixture *f = *state;
+    const char *away = arena_printf(f->arena, "%s.away", f->origin);
+    set_bucket(f, "write_delay=0s\n");
+    origin_write(f, "gone", 'g');
+    assert_int_equal(look(f, "gone"), 'g');
+    assert_int_equal(rename(f->origin, away), 0);
+    assert_int_equal(put(f, "a", 'a'), 0);
+    assert_int_equal(put(f, "b", 'b'), 0);
+    assert_int_equal(remove_key(f, "gone"), 0);
+    assert_int_equal(put(f, "a", 'A'), 0);
+    expect_more_tries(f, 0);
+    for (int i = 0; i < STEPS; i++) {
+        uint32_t before = tries(f);
+        atomic_fetch_add(&ahead_ns, 4 * MINUTE_NS);
+        expect_more_tries(f, before);
+        assert_true(look(f, "a") == 'A' && look(f, "b") == 'b' && look(f, "gone") == 0);
+    }
+    struct wire_flush_rep rep = ask(f);
+    assert_int_equal(rep.objects, KEYS);
+    assert_int_equal(rep.failing, KEYS);
+    assert_true(rep.oldest_ms >= STEPS * 4 * 60000);
+    assert_true(rep.error.n > 0);
+    assert_int_equal(rename(away, f->origin), 0);
+    atomic_fetch_add(&ahead_ns, MINUTE_NS);
+    for (int i = 0; i < 12000 && ask(f).objects > 0; i++)
+        sys->sleep_ns(5000000);
+    assert_int_equal(ask(f).objects, 0);
+    assert_true(origin_look(f, "a") == 'A' && origin_look(f, "b") == 'b' && origin_look(f, "gone") == 0);
+    LOCK_SCOPE(&f->service->back->lock);
+    assert_int_equal(f->service->back->buckets->conflicts, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_an_hour_without_the_origin, setup_clock, teardown_clock),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -5,9 +5,13 @@
  */
 #include "mount/mountinfo.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define PROC_NAME_MAX 64 /* of a file below /proc */
 
 /* "\\040" stands for a space, and so on. */
 static void unescape(char *p)
@@ -26,15 +30,12 @@ static void unescape(char *p)
 }
 
 /* "ID PARENT MAJOR:MINOR ROOT WHERE OPTIONS [FIELD...] - TYPE SOURCE OPTIONS" */
-static bool parse(const char *line, const char *directory, struct mountinfo *ret)
+static bool parse(const char *line, char where[PATH_MAX], struct mountinfo *ret)
 {
-    char where[PATH_MAX];
     struct mountinfo m = {0};
     if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &m.major, &m.minor, where) != 3)
         return false;
     unescape(where);
-    if (strcmp(where, directory) != 0)
-        return false;
     const char *rest = strstr(line, " - ");
     if (rest && sscanf(rest + 3, "%63s %255s", m.type, m.source) == 2)
         unescape(m.source);
@@ -47,10 +48,64 @@ bool mountinfo_find(const char *directory, struct mountinfo *ret)
 {
     _cleanup_fclose_ FILE *f = fopen("/proc/self/mountinfo", "re");
     _cleanup_free_ char *line = NULL;
+    char where[PATH_MAX];
+    struct mountinfo m;
     size_t room = 0;
     bool found = false;
-    while (f && getline(&line, &room, f) >= 0) /* the last one is on top */
-        found = parse(line, directory, ret) || found;
+    while (f && getline(&line, &room, f) >= 0) { /* the last one is on top */
+        if (!parse(line, where, &m) || strcmp(where, directory) != 0)
+            continue;
+        *ret = m;
+        found = true;
+    }
+    return found;
+}
+
+/* ---- other processes ---- */
+
+static void read_command(unsigned pid, char *ret, size_t n)
+{
+    char path[PROC_NAME_MAX];
+    (void)snprintf(path, sizeof(path), "/proc/%u/comm", pid);
+    _cleanup_fclose_ FILE *f = fopen(path, "re");
+    ret[0] = '\0';
+    if (f && fgets(ret, (int)n, f))
+        ret[strcspn(ret, "\n")] = '\0';
+}
+
+/* Where the process has it mounted. A device's number is soon another file system's. */
+static bool find_same(unsigned pid, const struct mountinfo *of, char where[PATH_MAX])
+{
+    char path[PROC_NAME_MAX];
+    (void)snprintf(path, sizeof(path), "/proc/%u/mountinfo", pid);
+    _cleanup_fclose_ FILE *f = fopen(path, "re");
+    _cleanup_free_ char *line = NULL;
+    struct mountinfo m;
+    size_t room = 0;
+    while (f && getline(&line, &room, f) >= 0)
+        if (parse(line, where, &m) && m.major == of->major && m.minor == of->minor &&
+            strcmp(m.type, of->type) == 0 && strcmp(m.source, of->source) == 0)
+            return true;
+    return false;
+}
+
+bool mountinfo_holder(const struct mountinfo *of, struct mountinfo_holder *ret)
+{
+    ret->pid = (unsigned)getpid();
+    ret->is_here = find_same(ret->pid, of, ret->where);
+    bool found = ret->is_here;
+    DIR *all = found ? NULL : opendir("/proc");
+    for (struct dirent *d; all && !found && (d = readdir(all));) {
+        char *end;
+        unsigned long pid = strtoul(d->d_name, &end, 10);
+        if (end == d->d_name || *end != '\0' || !find_same((unsigned)pid, of, ret->where))
+            continue;
+        found = true;
+        ret->pid = (unsigned)pid;
+        read_command(ret->pid, ret->command, sizeof(ret->command));
+    }
+    if (all)
+        (void)closedir(all);
     return found;
 }
 

@@ -14,8 +14,19 @@ struct mountinfo {
     char source[256];      /* of ours the bucket, BUCKET or BUCKET/PREFIX; cut when it is longer */
 };
 
+/* A process for which a file system is still mounted, and where. */
+struct mountinfo_holder {
+    unsigned pid;
+    bool is_here; /* it is our own, and every process of our mount namespace */
+    char command[64];
+    char where[PATH_MAX];
+};
+
 /* The mount on top at `directory`, which is compared as it is. False: nothing is mounted exactly there. */
 bool mountinfo_find(const char *directory, struct mountinfo *ret);
+/* Some process that has this file system mounted, in whichever mount namespace; of those that the caller may
+ * look into. */
+bool mountinfo_holder(const struct mountinfo *of, struct mountinfo_holder *ret);
 /* As the list names a directory: absolute, without symbolic links, "..", or slashes at its end; as it was
  * given where it cannot be resolved. Never asks the file system that is mounted there. */
 void mountinfo_resolve(const char *directory, char ret[PATH_MAX]);

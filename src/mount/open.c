@@ -625,6 +625,9 @@ int handle_file(struct mount *m, struct handle *h, struct client_file **ret, str
     if (*ret || h->is_passthrough)
         return *ret ? 0 : -EIO; /* by passthrough the kernel reads it itself */
     int r = mount_open_file(m, h->node, &o, e);
+    if (r ==
+        -ENOENT) /* the name has gone, and with it what was open: no read says that there is no such file */
+        return err_set(e, -ESTALE, "the version that was opened is gone");
     if (r < 0)
         return r;
     lock_take(node_table_lock(m->nodes));

@@ -6,7 +6,9 @@
  * side answers from the descriptor and what it remembers; likewise while the node is away.
  *
  * Set-user-ID and set-group-ID: the kernel leaves it to us to take them away (PASSTHROUGH_KILLPRIV). Before a
- * write it sends a SETATTR of nothing; so does chown(2) with neither owner nor group.
+ * write it sends a SETATTR of nothing; so does chown(2) with neither owner nor group. Where the group may not
+ * execute the file, set-group-ID goes with a write of who is not in it (Linux 6.2 and later ask for that,
+ * too), of which the node knows nothing: it is asked a second time.
  */
 #include "mount/tree.h"
 
@@ -243,6 +245,43 @@ static int drop_capability(struct mount *m, uint64_t ino, struct err *e)
     return r == -ENODATA || r == -ENOENT ? 0 : r;
 }
 
+/* Where its groups cannot be told, as of a process that is not seen here, it is in its own alone. */
+static bool is_in_group(fuse_req_t req, gid_t gid)
+{
+    int n = fuse_req_ctx(req)->gid == gid ? 0 : fuse_req_getgroups(req, 0, NULL);
+    if (n <= 0)
+        return fuse_req_ctx(req)->gid == gid;
+    _cleanup_free_ gid_t *groups = calloc((size_t)n, sizeof(*groups));
+    if (!groups)
+        abort();
+    n = MIN(n, fuse_req_getgroups(req, n, groups));
+    for (int i = 0; i < n; i++)
+        if (groups[i] == gid)
+            return true;
+    return false;
+}
+
+/* x: what is left after WIRE_SET_DROP_PRIVILEGE, changed. */
+static int drop_group(fuse_req_t req, struct wire_inode *x, struct err *e)
+{
+    struct mount *m = mount_of(req);
+    bool may_stay = fuse_req_ctx(req)->uid == 0 || !S_ISREG(x->mode) ||
+                    (x->mode & (S_ISGID | S_IXGRP)) != S_ISGID || is_in_group(req, x->gid);
+    if (may_stay)
+        return 0;
+    struct wire_tree_setattr_req q = {
+        .bucket = slice_str(m->bucket), .ino = x->ino, .what = WIRE_SET_DROP_GROUP, TREE_CHANGE(m)};
+    struct wire_tree_setattr_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_setattr(m->client, &q, &b, &rep, e);
+    if (r == 0) {
+        x->mode = rep.inode.mode;
+        x->ctime_ns = rep.inode.ctime_ns;
+        tree_file_note(m, x);
+    }
+    return r == -ENOENT ? 0 : r; /* forgotten by the node, as below */
+}
+
 int tree_drop_privilege(fuse_req_t req, struct tree_file *f, struct err *e)
 {
     struct mount *m = mount_of(req);
@@ -254,6 +293,8 @@ int tree_drop_privilege(fuse_req_t req, struct tree_file *f, struct err *e)
     struct wire_tree_setattr_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = client_tree_setattr(m->client, &q, &b, &rep, e);
+    if (r == 0)
+        r = drop_group(req, &rep.inode, e);
     if (r == 0)
         tree_file_note(m, &rep.inode);
     return r == -ENOENT ? 0 : r; /* forgotten by the node: nobody can run it any more */
@@ -302,6 +343,8 @@ void tree_op_setattr(fuse_req_t req, fuse_ino_t id, struct stat *attr, int to_se
     };
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     int r = set_attr(m, &q, &b, &x, &e);
+    if (r == 0 && q.what & WIRE_SET_DROP_PRIVILEGE)
+        r = drop_group(req, &x, &e);
     if (r < 0)
         mount_reply_error(req, "setattr", r, &e);
     else

@@ -2,6 +2,9 @@
  * Unmounting (contract in mount.h): the mount publishes what it has pending and tells its process id, then
  * the directory is unmounted, then that process is waited for.
  *
+ * A file system ends with its last mount. Who made a mount namespace meanwhile has a copy of each, and so has
+ * a bind mount: then the process goes on, and whoever waits for it in vain is told who has it.
+ *
  * Failure modes: a mount whose process is gone is only unmounted.
  */
 #include "mount/mount_internal.h"
@@ -91,6 +94,23 @@ static int wait_for_end(int pidfd, uint64_t timeout_ms, struct err *e)
     return k > 0 ? 0 : err_set(e, -ETIMEDOUT, "unmounted, but the mount's process has not ended yet");
 }
 
+/* Says why the process has not ended, where that can be seen. */
+static int explain_no_end(const struct mountinfo *at, struct err *e)
+{
+    struct mountinfo_holder h;
+    if (!at->is_ours || !mountinfo_holder(at, &h))
+        return -ETIMEDOUT;
+    if (h.is_here)
+        return err_set(e, -ETIMEDOUT,
+                       "unmounted, but the mount's process has not ended yet: it is mounted at %s as well",
+                       h.where);
+    return err_set(
+        e, -ETIMEDOUT,
+        "unmounted, but the mount's process has not ended yet: process %u (%s) has it mounted at %s "
+        "in a mount namespace of its own",
+        h.pid, h.command, h.where);
+}
+
 /* A dead mount does not say whose it was. */
 static int expect_ours(const char *directory, struct err *e)
 {
@@ -104,6 +124,7 @@ static int expect_ours(const char *directory, struct err *e)
 int mount_unmount(const char *given, uint64_t timeout_ms, struct err *e)
 {
     struct mount_flush_report report = {0};
+    struct mountinfo at = {0};
     char directory[PATH_MAX]; /* umount2(2) takes no symbolic link, lest it be turned round meanwhile */
     mountinfo_resolve(given, directory);
     int r = mount_flush(directory, &report, e);
@@ -113,9 +134,12 @@ int mount_unmount(const char *given, uint64_t timeout_ms, struct err *e)
     if (r < 0)
         return r;
     _cleanup_close_ int pidfd = is_dead ? -1 : (int)syscall(SYS_pidfd_open, report.pid, 0);
+    (void)mountinfo_find(directory, &at);
     r = unmount(directory, e);
     if (r == 0 && pidfd >= 0)
         r = wait_for_end(pidfd, timeout_ms, e);
+    if (r == -ETIMEDOUT)
+        r = explain_no_end(&at, e);
     if (r == 0 && report.n_failed > 0)
         return err_set(e, -EIO, "%s: unmounted, but %u files could not be written; the last: %s", directory,
                        report.n_failed, report.text);

@@ -172,6 +172,7 @@ enum scratch_set_bit {
     SCRATCH_SET_META = 1 << 13,
     SCRATCH_SET_DROP_PRIVILEGE = 1 << 14, /* a write: set-user-ID and set-group-ID go */
     SCRATCH_SET_WRITING = 1 << 15,        /* a writing record for the location that it has */
+    SCRATCH_SET_DROP_GROUP = 1 << 16,     /* by who is not in the group: set-group-ID goes in any case */
 };
 
 struct scratch_set {

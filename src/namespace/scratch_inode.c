@@ -72,6 +72,8 @@ static void set_owner_and_mode(struct scratch_inode *x, const struct scratch_set
 {
     if (set->what & (SCRATCH_SET_UID | SCRATCH_SET_GID | SCRATCH_SET_DROP_PRIVILEGE))
         x->mode = without_privilege(x->mode);
+    if (set->what & SCRATCH_SET_DROP_GROUP && !S_ISDIR(x->mode))
+        x->mode &= ~(uint32_t)S_ISGID;
     if (set->what & SCRATCH_SET_UID)
         x->uid = set->uid;
     if (set->what & SCRATCH_SET_GID)

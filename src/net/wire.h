@@ -92,10 +92,11 @@ enum wire_set_bit {
     WIRE_SET_ATIME_NOW = 1 << 8,
     WIRE_SET_MTIME_NOW = 1 << 9,
     WIRE_SET_DROP_PRIVILEGE = 1 << 14, /* set-user-ID and set-group-ID go, as a write does */
+    WIRE_SET_DROP_GROUP = 1 << 16,     /* by who is not in the group: set-group-ID in any case */
 };
 #define WIRE_SET_ALL                                                                                         \
     (WIRE_SET_MODE | WIRE_SET_UID | WIRE_SET_GID | WIRE_SET_SIZE | WIRE_SET_ATIME | WIRE_SET_MTIME |         \
-     WIRE_SET_ATIME_NOW | WIRE_SET_MTIME_NOW | WIRE_SET_DROP_PRIVILEGE)
+     WIRE_SET_ATIME_NOW | WIRE_SET_MTIME_NOW | WIRE_SET_DROP_PRIVILEGE | WIRE_SET_DROP_GROUP)
 
 enum wire_lock_kind { WIRE_LOCK_FLOCK = 1, WIRE_LOCK_POSIX = 2 };
 enum wire_lock_type { WIRE_LOCK_NONE = 0, WIRE_LOCK_READ = 1, WIRE_LOCK_WRITE = 2 };

@@ -17,7 +17,8 @@ static_assert((int)WIRE_SET_MODE == (int)SCRATCH_SET_MODE && (int)WIRE_SET_UID =
                   (int)WIRE_SET_MTIME == (int)SCRATCH_SET_MTIME &&
                   (int)WIRE_SET_ATIME_NOW == (int)SCRATCH_SET_ATIME_NOW &&
                   (int)WIRE_SET_MTIME_NOW == (int)SCRATCH_SET_MTIME_NOW &&
-                  (int)WIRE_SET_DROP_PRIVILEGE == (int)SCRATCH_SET_DROP_PRIVILEGE,
+                  (int)WIRE_SET_DROP_PRIVILEGE == (int)SCRATCH_SET_DROP_PRIVILEGE &&
+                  (int)WIRE_SET_DROP_GROUP == (int)SCRATCH_SET_DROP_GROUP,
               "bits travel as they are");
 
 int op_tree_getattr(struct object_session *ses, const struct wire_tree_getattr_req *req, struct arena *a,

@@ -133,7 +133,7 @@ static int put_copy(struct scratch_op *o, const struct wire_copy_req *q, const s
     r = scratch_put(o->node->names, &call, q->to, &p, a, ret, &orphans, e);
     if (r < 0)
         return r == ERR_PRECONDITION ? err_set(e, -EEXIST, "the target exists") : r;
-    snode_free_orphans(o->node, &orphans);
+    snode_free_unnamed(o->node, &orphans);
     if (h)
         snode_put_done(o->node, o->call.bucket, p.ino, h);
     return 0;
@@ -206,7 +206,7 @@ static int move(struct scratch_op *o, const struct wire_copy_req *q, struct aren
                              q->flags & WIRE_NOREPLACE ? SCRATCH_NOREPLACE : 0, &orphans, e);
     if (r < 0)
         return r;
-    snode_free_orphans(o->node, &orphans);
+    snode_free_unnamed(o->node, &orphans);
     r = scratch_sync(o->node->names, e);
     return r < 0 ? r : scratch_find(o->node->names, o->call.bucket, q->to, a, x, e);
 }

@@ -68,7 +68,7 @@ static int remove_page(struct walk *w, struct err *e)
         struct err local = {0};
         int r =
             scratch_remove_over(names, &call, key, w->bucket->p.object_ttl, sys->real_ns(), &orphans, &local);
-        snode_free_orphans(w->service->scratch, &orphans);
+        snode_free_unnamed(w->service->scratch, &orphans);
         w->removed += r == 0;
         if (r < 0 && r != -ENOENT && first == 0) {
             first = r;

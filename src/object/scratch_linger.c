@@ -1,6 +1,7 @@
 /*
  * What mounts had open that are gone without closing it, and removed files that were open when the node
- * started (contract in scratch_node.h).
+ * started, or that lost their names soon after that: a mount opens what it has open one after the other,
+ * while programs go on (contract in scratch_node.h).
  *
  * A process that takes a mount over opens its files again, one after the other: a removed one lives until
  * then by the handle of the session before. Such handles end LINGER_MS after the last of them whose file
@@ -17,8 +18,9 @@
 
 #include "base/sys.h"
 
-#define LOOK_ARENA (64 * KIB)
-#define LINGER_MS  10000
+#define LOOK_ARENA     (64 * KIB)
+#define LINGER_MS      10000
+#define COMING_BACK_MS 120000 /* after a start: in which mounts open here again what they have open */
 
 /* A session that is gone, as long as one of its handles is there. node->lock. */
 struct slost {
@@ -188,4 +190,21 @@ int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct er
     lock_drop(&n->lock);
     stree_linger(t);
     return 0;
+}
+
+static bool is_open_somewhere(struct snode *n, const struct scratch_orphan *o)
+{
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    return o->location_bytes > 0 &&
+           hard_find(n->store, slice_of(o->location, o->location_bytes), &h, NULL) == 0 && hard_is_open(h);
+}
+
+void snode_free_unnamed(struct snode *n, const struct scratch_orphans *o)
+{
+    bool may_come = sys_mono_ms() - n->started_ms < COMING_BACK_MS;
+    for (size_t i = 0; i < o->n; i++) {
+        struct scratch_orphans one = {.n = 1, .v = {o->v[i]}};
+        if (!may_come || !is_open_somewhere(n, &o->v[i]) || stree_keep_orphan(n, &o->v[i], NULL) < 0)
+            snode_free_orphans(n, &one);
+    }
 }

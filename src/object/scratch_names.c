@@ -232,7 +232,7 @@ int op_scratch_remove(struct scratch_op *o, const struct wire_remove_req *req, s
         r = sobject_record(o->node, o->call.bucket, req->key, a, e);
     if (r == 0)
         r = scratch_remove_key(o->node->names, &o->call, req->key, req->if_match, &orphans, e);
-    snode_free_orphans(o->node, &orphans);
+    snode_free_unnamed(o->node, &orphans);
     if (r == -ENOENT && !posix)
         r = 0; /* whoever removed it may not have waited until that was durable */
     return r < 0 ? r : scratch_sync(o->node->names, e);

@@ -91,6 +91,7 @@ struct snode {
     uint32_t free_waiters; /* threads that wait until all is freed */
     bool free_failed;      /* all of the last batch */
     bool stopping, runs;
+    uint64_t started_ms; /* for good */
     pthread_t settler, freer;
 };
 
@@ -192,6 +193,9 @@ void linger_dropped_locked(struct snode *n, struct stree *t);
  * quota, until the mount has opened it again and closed it, or until nobody has it open. One that has no file
  * is kept for as long as what a lost session had open. */
 int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e);
+/* Inodes that just lost their last names, and that nobody has open here: frees them, but for those that a
+ * mount may still have open from before the start, which it keeps as stree_keep_orphan does. */
+void snode_free_unnamed(struct snode *n, const struct scratch_orphans *o);
 /* Frees those of lost sessions whose time is over, and all of a bucket (0: none). */
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms);
 

@@ -22,6 +22,7 @@
 #include "object/scratch_node.h"
 
 #include "base/log.h"
+#include "base/sys.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -268,6 +269,7 @@ static int reconcile(struct start *s, struct err *e)
 int snode_reconcile(struct snode *n, struct err *e)
 {
     struct start s = {.n = n, .a = arena_new(START_ARENA)};
+    n->started_ms = sys_mono_ms();
     int r = reconcile(&s, e);
     arena_free(s.a);
     free(s.stale);

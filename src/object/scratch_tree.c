@@ -214,7 +214,7 @@ int op_tree_unlink(struct object_session *ses, const struct wire_tree_unlink_req
     if (r == 0)
         r = scratch_unlink(t.node->names, &t.call, req->parent, req->name, &orphans, e);
     if (r == 0)
-        snode_free_orphans(t.node, &orphans);
+        snode_free_unnamed(t.node, &orphans);
     return r;
 }
 
@@ -240,7 +240,7 @@ int op_tree_rename(struct object_session *ses, const struct wire_tree_rename_req
         r = scratch_rename(t.node->names, &t.call, req->parent, req->name, req->to_parent, req->to_name,
                            flags, &orphans, e);
     if (r == 0)
-        snode_free_orphans(t.node, &orphans);
+        snode_free_unnamed(t.node, &orphans);
     return r;
 }
 

@@ -541,7 +541,7 @@ static int commit_link(struct swriter *w, const struct wire_put_commit_req *q, s
     r = scratch_reserve(w->node->names, w->bucket->id, w->key, &p.ino, e);
     if (r == 0)
         r = scratch_put(w->node->names, &call, w->key, &p, a, ret, &orphans, e);
-    snode_free_orphans(w->node, &orphans);
+    snode_free_unnamed(w->node, &orphans);
     return r;
 }
 
@@ -588,7 +588,7 @@ static int name_extent(struct swriter *w, struct hard *h, const struct wire_put_
     if (fill_upload(w, q, &p, &done))
         p.upload = &done;
     r = scratch_put(n->names, &call, w->key, &p, a, ret, &orphans, e);
-    snode_free_orphans(n, &orphans);
+    snode_free_unnamed(n, &orphans);
     if (r == 0 && p.upload)
         upload_here_ended(w->service, w->bucket->id, done.id);
     struct scratch_inode x;

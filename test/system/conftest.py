@@ -8,6 +8,7 @@
     bucket      a fresh bucket, at the origin and in `node` (an object with .name, .s3, .truth)
     either_bucket   the same, and in a second test a scratch bucket
     new_node    makes more nodes, stopped at the end of the test: new_node(memory="64MiB", ...)
+    restarted_node  one that can be killed and started while files of its mounts are open
     new_shaper  makes proxies in front of an origin: new_shaper(first_byte="20ms", ...)
 
     leaves_nothing  for @pytest.mark.usefixtures: what the test has sent holds nothing of its nodes afterwards
@@ -29,6 +30,7 @@ import pytest
 import harness
 import held
 import mounted
+import restarted
 from authority import Authority
 
 ROUTES = ("local", "loop")
@@ -158,6 +160,13 @@ def new_node(work, request):
         one.stop()
 
 
+@pytest.fixture
+def restarted_node(work):
+    """A node to be killed and started while the test has files of its mounts open."""
+    with restarted.Node(tempfile.mkdtemp(prefix="node-", dir=work)) as running:
+        yield running
+
+
 @pytest.fixture(params=["mirror", "scratch"])
 def either_bucket(request, node, origin):
     """A bucket with an origin, and one without, whose truth is what the node's S3 shows."""
@@ -192,6 +201,7 @@ def new_mount(work):
         mounts.append(mounted.Mount(tempfile.mkdtemp(prefix="mount-", dir=work), node, bucket, **options))
         return mounts[-1]
 
+    make.mounts = mounts
     yield make
     for one in reversed(mounts):
         one.stop()

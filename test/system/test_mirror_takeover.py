@@ -127,6 +127,23 @@ def test_what_was_only_looked_up_outlives_two_processes(there, mount):
             os.close(fd)
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_version_that_is_gone_is_told_as_such(there, here, mount, how):
+    """A file that is open, was not read yet, and is not there any more when another process takes over: its reads give ESTALE, as
+    src/mount/README.md has it. [They gave ENOENT where its name was removed.]"""
+    there.put("f", b"first" * 1000)
+    one = mount(passthrough="off")
+    with open(one.path / "f", "rb", buffering=0) as f:
+        if how == "removed":
+            here.client.delete_object(Bucket=here.name, Key="f")
+        else:
+            here.put("f", b"second" * 1000)
+        kill_serving(one)
+        with pytest.raises(OSError) as caught:
+            f.read(10)
+        assert caught.value.errno == errno.ESTALE
+
+
 def test_an_open_directory_whose_path_has_become_too_long(there, mount):
     """What lay in it was removed at the origin, and a directory above it was moved so deep that no key can be below it any more:
     the successor serves all the same, and who reads the directory is told."""

@@ -3,6 +3,8 @@
 Files and directories are made, written, mapped, renamed and removed by two mounts of one bucket, and through S3. After each step the
 mount has what the model has; what was published is in the origin (its own files are read), and through whatever else it is asked for.
 
+The same once more while the node and the processes that serve the mounts are killed.
+
 No process is started meanwhile: its closing of what it had inherited would publish what is open.
 
 FOREBAY_WALK_SECONDS: how long each walk is (4; 720 in `make soak`). FOREBAY_TEST_SEED: what they begin with (1).
@@ -712,6 +714,65 @@ class MirrorWalk(walked.Walk):
                         os.close(fd)
 
 
+class KilledWalk(MirrorWalk):
+    """While the node is killed; S3 is asked only while it runs, because nobody could say what came of a request that was cut."""
+
+    def __init__(self, node, killer, *arguments):
+        self.node, self.killer, self.client, self.client_of, self.served = node, killer, None, None, 0
+        super().__init__(*arguments)
+
+    @property
+    def s3(self):
+        """A client of the node as it runs now: each has an address of its own."""
+        if self.client_of != self.node.endpoint:
+            self.client, self.client_of = self.node.s3(), self.node.endpoint
+        return self.client
+
+    @s3.setter
+    def s3(self, _):
+        pass
+
+    def wait_over(self, seat, key):
+        """A process that takes over keeps for some seconds what was being written by the one before: its name has that, whatever others
+        put there meanwhile, and who opens it shares it."""
+        if self.killer.served and key in self.objects and not (seat.named(key) and seat.named(key).is_staged):
+            harness.wait_until(lambda: self.is_over(seat, key), what=f"{seat.number}:{key} is not being written")
+
+    def leave(self, seat, f):
+        key = f.key
+        super().leave(seat, f)
+        if f not in seat.files:
+            self.wait_over(seat, key)
+
+    def check(self):
+        super().check()
+        if self.served != self.killer.served:
+            self.served = self.killer.served
+            for seat in self.seats:
+                for key in self.objects:
+                    self.wait_over(seat, key)
+
+    def get(self, key):
+        with self.killer.node_runs():
+            return super().get(key)
+
+    def do_s3_get(self):
+        with self.killer.node_runs():
+            super().do_s3_get()
+
+    def do_s3_put(self):
+        with self.killer.node_runs():
+            super().do_s3_put()
+
+    def do_s3_delete(self):
+        with self.killer.node_runs():
+            super().do_s3_delete()
+
+    def do_s3_copy(self):
+        with self.killer.node_runs():
+            super().do_s3_copy()
+
+
 # ---- the places ----
 
 class Place:
@@ -795,4 +856,20 @@ def test_random_operations_on_a_mirror(node, origin, work, new_mount, kind, pass
         walk = MirrorWalk(walked.seed_of(kind, passthrough), mounts, node.s3(), place.name, explain, None if place.is_back else place.truth,
                           place.posix)
         print(f"{kind}-{passthrough}: {walk.run(WALK_SECONDS)} steps, no difference")
+    compare_with_origin(place, walk)
+
+
+@pytest.mark.timeout(WALK_SECONDS + 400)
+@pytest.mark.parametrize("kind, passthrough", KINDS)
+def test_random_operations_while_node_and_mounts_are_killed(restarted_node, origin, work, new_mount, kind, passthrough):
+    """The same while the node, or a process that serves a mount, is killed again and again: no call fails and each is made once, what is
+    open goes on, and what close has published is there. No call sees two kills. (Seen to fail where
+    handle_file, mount/open.c, tells a reader that there is no such file.)"""
+    place = Place(kind, restarted_node, origin, work)
+    mounts = [new_mount(restarted_node, place.name, passthrough=passthrough, attr_timeout="0", timeout="120s") for _ in range(2)]
+    seed = walked.seed_of("killed", kind, passthrough)
+    with explainer(restarted_node) as explain, walked.Killer(restarted_node, mounts, seed, is_gentle=True) as killer:
+        walk = KilledWalk(restarted_node, killer, seed, mounts, None, place.name, explain, None if place.is_back else place.truth, place.posix)
+        steps = walk.run(WALK_SECONDS, killer)
+    print(f"{kind}-{passthrough}: {steps} steps, {killer.kills} kills, no difference")
     compare_with_origin(place, walk)

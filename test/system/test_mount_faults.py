@@ -6,6 +6,8 @@ import errno
 import json
 import mmap
 import os
+import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -456,6 +458,56 @@ def test_umount_reports_and_waits(node, origin, mount):
     assert one.process.poll() == 0
     again = node.cli("umount", one.path, check=False)
     assert again.returncode == 1 and "not a mount" in again.stderr
+
+
+HAS_A_COPY = """
+awk '$3 ~ /^fuse/ && $2 != "'"$1"'" { print $2 }' /proc/self/mounts | xargs -r umount -l 2>/dev/null
+echo there
+exec sleep 1000
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_umount_tells_who_has_a_copy_of_the_mount(node, origin, mount):
+    """A mount namespace that was made meanwhile has a copy of each mount: after umount the mount's process goes on, the command says
+    for which process and where, and it ends with that one. SIGTERM ends it at once. (Seen to fail without explain_no_end,
+    mount/unmount.c.)"""
+    bucket = node.new_bucket(origin)
+    for how in ("the copy ends", "SIGTERM"):
+        one = mount(node, bucket)
+        holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", HAS_A_COPY, "sh", one.path], stdout=subprocess.PIPE)
+        try:
+            assert holder.stdout.readline() == b"there\n"
+            late = node.cli("umount", "--timeout", "1s", one.path, check=False)
+            assert late.returncode == 1 and not mounted.is_mounted(one.path) and one.running(), late.stderr
+            said = re.search(r"has not ended yet: process (\d+) \(.+\) has it mounted at (\S+) in a mount namespace of its own", late.stderr)
+            assert said and said[2] == str(one.path), late.stderr
+            assert f" {one.path} " in pathlib.Path(f"/proc/{said[1]}/mountinfo").read_text()
+            if how == "SIGTERM":
+                one.process.send_signal(signal.SIGTERM)
+                assert one.process.wait(200) == 0
+        finally:
+            holder.kill()
+            holder.wait()
+            holder.stdout.close()
+        assert one.process.wait(200) == 0
+        one.process = None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_umount_tells_where_else_it_is_mounted(node, origin, mount, tmp_path):
+    """The same of a bind mount: it is named, and the process ends when it is unmounted, too."""
+    one, elsewhere = mount(node, node.new_bucket(origin)), tmp_path / "else where"
+    elsewhere.mkdir()
+    subprocess.run(["mount", "--bind", one.path, elsewhere], check=True)
+    try:
+        late = node.cli("umount", "--timeout", "1s", one.path, check=False)
+        assert late.returncode == 1 and f"has not ended yet: it is mounted at {elsewhere} as well" in late.stderr, late.stderr
+        assert one.running()
+    finally:
+        subprocess.run(["umount", elsewhere], check=True)
+    assert one.process.wait(200) == 0
+    one.process = None
 
 
 def test_umount_tells_of_lost_writes(origin, new_node, new_shaper, work):

@@ -290,7 +290,8 @@ def test_counting_without_passthrough(bucket, mount):
 
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
 def test_counting_a_scratch_bucket(node, scratch, mount, passthrough):
-    """Every byte is here; changes are counted by their names."""
+    """Every byte is here; changes are counted by their names. Files that are there, sealed, and opened for writing are written by
+    passthrough as new ones are."""
     m = mount(scratch, passthrough=passthrough)
     path = m.path
     for i in range(5):
@@ -302,6 +303,18 @@ def test_counting_a_scratch_bucket(node, scratch, mount, passthrough):
     assert now["operations"]["rename"]["count"] == 5 and now["operations"]["create"]["count"] == 5
     assert now["passthrough_share"] == (1 if m.uses_passthrough() else 0)
     assert now["written_bytes"] == (0 if m.uses_passthrough() else 5 * 4096)
+    harness.wait_until(lambda: explain(node, path / "g0")["state"] == "sealed", 60, "sealed")
+    for i, flags in enumerate((os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_TRUNC)):
+        fd = os.open(path / "g0", flags)
+        by_passthrough = 1 if m.uses_passthrough() else 0
+        harness.wait_until(lambda: explain(node, path / "g0")["mount"]["opens_by_passthrough"] == by_passthrough, what="one open, so")
+        assert os.write(fd, b"z" * 100) == 100
+        os.close(fd)
+        now = stats(node, path)
+        assert now["writing_opens"] == 6 + i
+        assert now["written_bytes"] == (0 if m.uses_passthrough() else 5 * 4096 + 100 * (i + 1))
+    assert now["passthrough_share"] == (1 if m.uses_passthrough() else 0)
+    assert (path / "g0").read_bytes() == b"z" * 100
 
 
 def calls(node, path):

@@ -324,6 +324,27 @@ def test_directories(bucket, mount):
     assert os.listdir(path) == []
 
 
+def test_a_working_directory_that_is_removed(bucket, mount):
+    """Whoever is in it finds nothing there and makes nothing there, so that the origin does not get it back, and is told ENOENT, or that
+    the directory has no links; it goes on when it leaves."""
+    path = mount().path
+    (path / "d").mkdir()
+    here = os.getcwd()
+    os.chdir(path / "d")
+    try:
+        os.rmdir(path / "d")
+        for act in (lambda: os.open("x", os.O_CREAT | os.O_WRONLY), lambda: os.mkdir("x"), os.getcwd, lambda: os.stat("x"),
+                    lambda: os.rename(path / "f", "x")):
+            (path / "f").write_bytes(b"f")
+            with pytest.raises(FileNotFoundError):
+                act()
+        assert os.listdir() == [] and os.stat(".").st_nlink == 0
+    finally:
+        os.chdir(here)
+    assert os.listdir(path) == ["f"]
+    assert [x["Key"] for x in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["f"]
+
+
 def test_rename_of_a_file(bucket, mount):
     """To a new name, over another file, and refused where the target must not exist."""
     path = mount().path

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import signal
+import stat
 import struct
 import tempfile
 import threading
@@ -239,6 +240,41 @@ def test_open_files_go_on(node, mount, passthrough):
         f.close()
     harness.wait_until(lambda: not is_locked(), 60, "the lock goes with its file, soon after the close")
     assert node.s3().get_object(Bucket=bucket, Key="write")["Body"].read() == b"before during after"
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_open_files_that_lose_their_names_right_after_a_restart(restarted_node, new_mount, passthrough):
+    """Before the mount has opened them again at the new node: their bytes, modes and attributes stay, also when the process that
+    serves is killed then. In the end nothing is left of them. [Where unlink and rename free what nobody has open at the new node some are
+    of no inode any more: their sizes are 0, their attributes gone.]"""
+    bucket, n = harness.scratch_bucket(restarted_node), 300
+    one = new_mount(restarted_node, bucket, passthrough=passthrough, timeout="120s")
+    fds = []
+    try:
+        for i in range(n):
+            fds.append(os.open(one.path / f"f{i}", os.O_RDWR | os.O_CREAT, 0o600))
+            os.write(fds[i], b"%d" % i)
+            os.setxattr(fds[i], "user.note", b"%d" % i)
+        (one.path / "other").touch()
+        restarted_node.kill()
+        restarted_node.start()
+        os.rename(one.path / "other", one.path / f"f{n - 1}")
+        for i in reversed(range(n - 1)):
+            os.unlink(one.path / f"f{i}")
+        for again in False, True:
+            for i, fd in enumerate(fds):
+                s = os.fstat(fd)
+                assert (s.st_nlink, s.st_size, stat.S_IMODE(s.st_mode)) == (0, len(str(i)), 0o600)
+                assert os.pread(fd, 100, 0) == os.getxattr(fd, "user.note") == b"%d" % i
+            if not again:
+                pid = one.serving()
+                os.kill(pid, signal.SIGKILL)
+                harness.wait_until(lambda: one.serving() not in (pid, None), what="another process")
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert os.listdir(one.path) == [f"f{n - 1}"]
+    harness.wait_until(lambda: restarted_node.metric("forebay_scratch_bytes", bucket=bucket) == 0, what="freed")
 
 
 @pytest.mark.parametrize("passthrough", MODES)

@@ -117,6 +117,15 @@ def test_long_tests_are_collected_when_asked_for():
     assert any("test_a_million_entries" in name for name in all_)
 
 
+def test_make_soak_runs_what_is_for_it():
+    """Each file with tests that are marked soak, or that heeds how long a walk or how many kills are asked for, is among those that
+    scripts/test --soak gives to pytest with FOREBAY_SOAK. [test_mount_memory.py was not.]"""
+    [files] = re.findall(r"(?m)^ *FOREBAY_SOAK=\S+ FOREBAY_WALK_SECONDS=\S+ (?:\\\n|.)*$", (ROOT / "scripts/test").read_text())
+    heeding = {path.name for path in (ROOT / "test/system").glob("test_*.py")
+               if re.search(r"mark\.soak|^KILLS = .*FOREBAY_SOAK|^WALK_SECONDS = ", path.read_text(), re.M)}
+    assert len(heeding) > 5 and heeding <= {name.rpartition("/")[2] for name in files.split()}
+
+
 def test_each_test_runs_in_one_route_or_in_all_that_were_asked_for():
     """Half of the tests in each, every test in one, the same ones each time; in both where both are asked for."""
     def without_route(name):

@@ -1,10 +1,12 @@
-"""What the random walks share: the loop, and mappings that need no descriptor.
+"""What the random walks share: the loop, mappings that need no descriptor, and who kills the node and the processes of mounts meanwhile.
 
     class Walk(walked.Walk):
         def do_something(self): ...          # one step; what it finds is compared with the model
         def check(self): ...                 # after each step
 
     Walk(seed).run(seconds)
+    with walked.Killer(node, mounts, seed) as killer:
+        Walk(seed).run(seconds, killer)
 
 Environment:
     FOREBAY_WALK_SECONDS   how long each walk is
@@ -12,10 +14,15 @@ Environment:
     FOREBAY_WALK_SHOWN     how many of the last steps are printed when one finds a difference (40)
 """
 
+import contextlib
 import ctypes
 import os
 import random
+import signal
+import threading
 import time
+
+import harness
 
 SHOWN_NOTES = int(os.environ.get("FOREBAY_WALK_SHOWN", 40))
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -96,12 +103,15 @@ class Walk:
     def check(self):
         """What holds after each step."""
 
-    def run(self, seconds):
+    def run(self, seconds, killer=None):
+        """For so long, and until the killer has killed some."""
         names = [name for name in dir(self) if name.startswith("do_")]
         weights = [self.weights.get(name, 1) for name in names]
         end = time.monotonic() + seconds
+        if killer:
+            killer.begin(self)
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < end or killer and killer.goes_on():
                 name = self.random.choices(names, weights)[0]
                 getattr(self, name)()
                 self.check()
@@ -119,3 +129,95 @@ class Walk:
 
     def abandon(self):
         """Closes what is still open, so that what was mounted can be unmounted."""
+
+
+class Killer(threading.Thread):
+    """kill -9 of a node (restarted.Node), and of the processes that serve its mounts, again and again, at any moment of a walk. The node
+    is started again, the processes are replaced by themselves. An error of the killer's ends its walk.
+
+    is_gentle: no step of the walk sees two kills.
+    """
+
+    KILLS = 4  # that a walk sees at least
+    DEATHS, WITHIN_S = 4, 61  # of one mount: its keeper bears five within a minute
+
+    def __init__(self, node, mounts, seed, is_gentle=False):
+        super().__init__(daemon=True)
+        self.node, self.mounts, self.is_gentle = node, mounts, is_gentle
+        self.random = random.Random(seed)
+        self.node_lock = threading.RLock()  # held while the node does not run
+        self.stopped = threading.Event()
+        self.deaths = {mount: [] for mount in mounts}
+        self.kills, self.step, self.walk, self.error = 0, 0, None, None
+        self.served = 0  # changes around each kill of a process that serves
+
+    def begin(self, walk):
+        self.walk = walk
+        self.start()
+
+    def goes_on(self):
+        """Whether the walk has to go on for more kills."""
+        if self.error:
+            raise self.error
+        return self.kills < self.KILLS
+
+    @contextlib.contextmanager
+    def node_runs(self):
+        """Within it the node is not killed."""
+        with self.node_lock:
+            yield
+
+    # ---- the thread ----
+
+    def run(self):
+        kinds = [self.kill_node, self.kill_serving]
+        if not self.is_gentle and any(mount.uses_passthrough() for mount in self.mounts):
+            kinds.append(self.kill_both)
+        try:
+            while not self.stopped.wait(self.random.uniform(0, 1.5)):
+                if not self.is_gentle or self.walk.steps > self.step + 1:
+                    self.kills += self.random.choice(kinds)()
+                    self.step = self.walk.steps
+        except Exception as error:  # told by goes_on
+            self.error = error
+
+    def kill_node(self, meanwhile=lambda: 0):
+        for mount in self.mounts:
+            if not mount.uses_passthrough():
+                os.statvfs(mount.path)  # who takes over answers when it has what is open again; of what has no name nobody else has it
+        with self.node_lock:
+            self.walk.note("-- kill -9 of the node")
+            self.node.kill()
+            time.sleep(self.random.choice([0, 0, 0.1]))
+            n = meanwhile()
+            self.node.start()
+            self.walk.note("-- the node was started")
+        return 1 + n
+
+    def kill_serving(self, mounts=None):
+        mount = self.random.choice(mounts or self.mounts)
+        now, pid = time.monotonic(), mount.serving()
+        self.deaths[mount] = [at for at in self.deaths[mount] if now - at < self.WITHIN_S]
+        if pid is None or len(self.deaths[mount]) >= self.DEATHS:
+            return 0
+        self.deaths[mount].append(now)
+        self.walk.note(f"-- kill -9 of process {pid}, which served mount {self.mounts.index(mount)}")
+        self.served += 1
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self.served += 1
+        return 1
+
+    def kill_both(self):
+        """By passthrough the kernel has what is open and has no name; else it is gone with both."""
+        return self.kill_node(meanwhile=lambda: self.kill_serving([m for m in self.mounts if m.uses_passthrough()]))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.stopped.set()
+        if self.walk:
+            self.join(harness.STOP_SECONDS + harness.READY_SECONDS)
+        if kind is None and self.error:
+            raise self.error

@@ -119,6 +119,44 @@ static void test_removed_open_files_are_looked_at_again_and_again(void **state)
     }
 }
 
+/* A file that somebody goes on having open without a handle; its number. */
+static uint64_t open_file(struct fixture *f, const char *name, int *ret_fd)
+{
+    struct wire_tree_create_rep c = {0};
+    assert_int_equal(create_file(f, ROOT, name, WIRE_WRITE, &c), 0);
+    assert_int_equal(pwrite(c.fd, name, strlen(name), 0), (ssize_t)strlen(name));
+    *ret_fd = dup(c.fd);
+    assert_true(*ret_fd >= 0);
+    return c.inode.ino;
+}
+
+/* A file that is open somewhere while the node starts, and loses its name before it was opened here again, is
+ * kept as one that had lost it before; minutes later nobody comes back any more. */
+static void test_names_that_go_right_after_a_start(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_inode x = {0};
+    struct wire_tree_open_rep o = {0};
+    int fd[3];
+    uint64_t back = open_file(f, "back", &fd[0]), gone = open_file(f, "gone", &fd[1]);
+    uint64_t late = open_file(f, "late", &fd[2]);
+    restart(f);
+    assert_int_equal(unlink_name(f, ROOT, "back"), 0);
+    assert_int_equal(unlink_name(f, ROOT, "gone"), 0);
+    assert_int_equal(getattr(f, gone, &x), 0);
+    assert_true(x.links == 0 && x.size_bytes == 4);
+    assert_int_equal(open_ino(f, back, WIRE_WRITE, &o), 0);
+    assert_true(close(fd[0]) == 0 && close(fd[1]) == 0);
+    clock_sys_advance(11 * S_NS);
+    end_lingering(f);
+    assert_gone(f, gone);
+    assert_file(f, back, "back");
+    clock_sys_advance(200 * S_NS);
+    assert_int_equal(unlink_name(f, ROOT, "late"), 0);
+    assert_int_equal(open_ino(f, late, /* flags= */ 0, &o), -ENOENT);
+    assert_int_equal(close(fd[2]), 0);
+}
+
 /* A removed file that is open and was never written has no data of which a start could tell that: it is kept
  * for as long as what lost sessions had open, so that its mount can open and write it. Seen to fail: without
  * the look at `stopping` in stree_drop. */
@@ -344,6 +382,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CLOCKED(test_removed_open_files_are_looked_at_again_and_again),
+        CLOCKED(test_names_that_go_right_after_a_start),
         CLOCKED(test_a_removed_file_without_data_is_kept_for_its_mount),
         CLOCKED(test_a_mount_that_comes_back_finds_its_removed_files),
         CLOCKED(test_what_does_not_come_back_ends),

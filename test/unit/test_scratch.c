@@ -687,6 +687,34 @@ static void test_groups_of_the_caller_count(void **state)
     assert_int_equal(x.mode, S_IFREG | 0755); /* and who is not in the group does not give it */
 }
 
+/* A write takes set-user-ID, and set-group-ID where the group may execute; where it may not, only when it is
+ * said that who wrote is not in the group. Directories keep theirs. */
+static void test_bits_of_rank_go_as_far_as_is_asked(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_inode x;
+    static const struct {
+        uint32_t kind, mode, what, left;
+    } cases[] = {
+        {S_IFREG, 06777, SCRATCH_SET_DROP_PRIVILEGE, 0777},
+        {S_IFREG, 06767, SCRATCH_SET_DROP_PRIVILEGE, 02767},
+        {S_IFREG, 06767, SCRATCH_SET_DROP_GROUP, 04767},
+        {S_IFREG, 02644, SCRATCH_SET_DROP_GROUP, 0644},
+        {S_IFDIR, 02775, SCRATCH_SET_DROP_PRIVILEGE, 02775},
+        {S_IFDIR, 02765, SCRATCH_SET_DROP_GROUP, 02765},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "n%zu", i);
+        uint64_t ino = (uint64_t)make(f, SCRATCH_ROOT, name, cases[i].kind | 0777);
+        struct scratch_set mode = {.what = SCRATCH_SET_MODE, .mode = cases[i].mode},
+                           drop = {.what = cases[i].what};
+        assert_int_equal(set_as(f, NULL, ino, mode, &x), 0);
+        assert_int_equal(set_as(f, NULL, ino, drop, &x), 0);
+        assert_int_equal(x.mode, cases[i].kind | cases[i].left);
+    }
+}
+
 /* Without the kernel's check: removing takes writing and searching, and a sticky directory's owner may remove
  * what is others'; the owner sets the time to now without a right to write, others with one. */
 static void test_owners_and_writers(void **state)
@@ -902,6 +930,7 @@ int main(void)
         WITH(test_new_files_get_the_right_owner),
         WITH(test_permissions_are_checked_when_asked),
         WITH(test_groups_of_the_caller_count),
+        WITH(test_bits_of_rank_go_as_far_as_is_asked),
         WITH(test_owners_and_writers),
         WITH(test_limits_are_refused),
         WITH(test_links_have_a_limit),

@@ -19,6 +19,9 @@ struct absent;
 struct absent *absent_new(void); /* never NULL */
 void absent_free(struct absent *a);
 
-void absent_note(struct absent *a, uint64_t parent_id, struct slice name);
-/* Calls `each` with those that were noted since the last call, without a lock. false: there were more. */
-bool absent_take(struct absent *a, void (*each)(void *arg, uint64_t parent_id, struct slice name), void *arg);
+/* until_ms: on the clock that does not jump, when it is no longer believed. */
+void absent_note(struct absent *a, uint64_t parent_id, struct slice name, uint64_t until_ms);
+/* Calls `each` with the last that were noted since the last call, without a lock. false: others, of which
+ * there was no room, are still believed. */
+bool absent_take(struct absent *a, uint64_t now_ms,
+                 void (*each)(void *arg, uint64_t parent_id, struct slice name), void *arg);

@@ -13,7 +13,8 @@
  *  3. In a process that took over, entries have the numbers that a new walk gives them: who was in the middle
  * of a directory that changed may miss some or meet them again.
  *  4. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes,
- * and above the mount's memory, entries are given without attributes, and count nothing.
+ * above the mount's memory, and where the node has told of the name since the listing began (inval.h),
+ * entries are given without attributes, and count nothing.
  *
  * Failure modes: a listing that fails in the middle gives the entries before it and then its error.
  */
@@ -277,8 +278,6 @@ static bool add_node(struct filler *f, const char *name, struct node *n, uint64_
 {
     struct fuse_entry_param entry;
     mount_entry(f->m, n, &entry);
-    if (!inval_is_current(f->m->inval, f->d->told, node_ino(f->ino, slice_str(name))))
-        entry.attr_timeout = entry.entry_timeout = 0; /* the page may be older */
     size_t left = f->size - f->used;
     size_t used = fuse_add_direntry_plus(f->req, f->p + f->used, left, name, &entry, (off_t)next);
     if (used > left) {
@@ -318,9 +317,11 @@ static bool add_listed(struct filler *f)
     struct dir *d = f->d;
     struct slice name = name_of_entry(d);
     _cleanup_free_ char *text = slice_dup(name);
+    uint64_t ino = node_ino(f->ino, name);
     bool has_room = node_table_count(f->m->nodes) < MOUNT_NODES_MAX && !holdings_is_over();
-    if (!f->plus || f->m->posix || !has_room)
-        return add_plain(f, text, node_ino(f->ino, name), kind_of_entry(f->m, d, name), d->at + 1);
+    /* The page may be older than what was told since: what the kernel has of then stays. */
+    if (!f->plus || f->m->posix || !has_room || !inval_is_current(f->m->inval, d->told, ino))
+        return add_plain(f, text, ino, kind_of_entry(f->m, d, name), d->at + 1);
     struct node_attr a = mount_node_attr(f->m, &d->entry.attr, /* has_meta= */ false);
     struct node *n = node_look_up(f->m->nodes, d->node, name, &a);
     bool fits = add_node(f, text, n, d->at + 1);

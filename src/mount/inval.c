@@ -8,8 +8,9 @@
  * out by one or the other.
  *  3. When a pipe begins, the kernel asks again for every name: what happened since the last one ended is
  * unknown. So it does when more is told than waits in the notifier's queue.
- *  4. A directory that the kernel knows is asked for again only when something was removed below it, or when
- * it is what was changed: else it is there.
+ *  4. A directory that the kernel knows is asked for again only when something was removed below it, when it
+ * is what was changed, or when the kernel was told that there is none of that name (somebody has it in use
+ * still): else it is there.
  *
  * Failure modes: without the pipe (a node of before, no descriptors, the node is away) the mount's attribute
  * timeout. So it is of names that a kernel without epochs (before Linux 6.16) believes absent, when there are
@@ -54,9 +55,9 @@ static bool pass_on(struct inval *v, struct node **dir, struct slice name, bool 
 {
     struct mount *m = v->m;
     struct node *n = node_find(m->nodes, *dir, name);
-    bool is_dir = n && n->is_dir;
-    if (is_last || is_gone || !is_dir)
-        notifier_expire_name(m->notifier, (*dir)->id, name, is_dir, n ? n->id : 0);
+    bool is_dir = n && n->is_dir, is_there = is_dir && !node_is_told_absent(m->nodes, n);
+    if (is_last || is_gone || !is_there)
+        notifier_expire_name(m->notifier, (*dir)->id, name, is_there, n ? n->id : 0);
     node_unref(m->nodes, *dir);
     *dir = n;
     return is_dir;

@@ -1,17 +1,23 @@
 /* LOOKUP, FORGET, GETATTR, STATFS. */
 #include "mount/mount_internal.h"
 
+#include "base/sys.h"
+
 #include <limits.h>
 #include <sys/statvfs.h>
 
 /* A mirror bucket has no size of its own: shown as this much, all of it free. */
 #define STATFS_BYTES (1024 * TIB)
 
-static void reply_absent(fuse_req_t req, struct mount *m, uint64_t parent_id, const char *name)
+#define ANSWER_MS 1000 /* for an answer to get to the kernel, which counts its timeout from then on */
+
+static void reply_absent(fuse_req_t req, struct mount *m, struct node *parent, struct slice name)
 {
     struct fuse_entry_param absent = {.entry_timeout = m->timeout_s};
+    uint64_t until_ms = sys_mono_ms() + (uint64_t)(m->timeout_s * 1000) + ANSWER_MS;
+    node_tell_absent(m->nodes, parent, name);
     if (m->timeout_s > 0)
-        absent_note(m->absent, parent_id, slice_str(name));
+        absent_note(m->absent, parent->id, name, until_ms);
     (void)fuse_reply_entry(req, &absent);
 }
 
@@ -81,7 +87,7 @@ void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
     }
     int r = look_up(m, parent, name, &n, &e);
     if (r == -ENOENT) {
-        reply_absent(req, m, parent_id, name);
+        reply_absent(req, m, parent, slice_str(name));
     } else if (r < 0) {
         mount_reply_error(req, "lookup", r, &e);
     } else {

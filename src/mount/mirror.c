@@ -146,6 +146,7 @@ static void end_mirror(struct mount *m)
 {
     inval_end(m->inval);
     warm_end(m->warm);
+    takeover_end(m);
     stagings_end_late(m);
 }
 

@@ -275,6 +275,9 @@ void dirs_let_go(struct mount *m);
 
 void mirror_resume(struct mount *m);
 void mirror_resumed(struct mount *m);
+/* From here on nothing is let go of that nobody has asked for again, but by takeover_free. Before the
+ * notifier ends. */
+void takeover_end(struct mount *m);
 void takeover_free(struct mount *m);
 /* After the nodes and what is being written. */
 void handles_resume(struct mount *m);

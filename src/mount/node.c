@@ -473,11 +473,26 @@ struct node *node_look_up(struct node_table *t, struct node *parent, struct slic
         n = add_locked(t, parent, name, a);
     else if (n->is_dir || (a->has_owner && !n->staging))
         set_attr_locked(t, n, a);
+    n->is_told_absent = false;
     n->lookups++;
     n->refs++;
     lru_touch(t, n);
     keep_recent_locked(t, n);
     return n;
+}
+
+void node_tell_absent(struct node_table *t, struct node *parent, struct slice name)
+{
+    LOCK_SCOPE(&t->lock);
+    struct node *n = find_name(t, parent, name);
+    if (n)
+        n->is_told_absent = true;
+}
+
+bool node_is_told_absent(struct node_table *t, const struct node *n)
+{
+    LOCK_SCOPE(&t->lock);
+    return n->is_told_absent;
 }
 
 void node_detach(struct node_table *t, struct node *n, bool is_unlinked)

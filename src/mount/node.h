@@ -50,8 +50,9 @@ struct node {
     bool is_attached;
     bool is_unlinked;
     bool is_lost; /* where it lies is not known: of a process before this one, which could not keep it all */
-    bool wants_renewal; /* the next lookup makes a new node, so that it can be opened in another mode */
-    bool is_spoilt;     /* not to be opened: the kernel may have pages of it with bytes that no version has */
+    bool is_told_absent; /* the kernel, since it looked the name up last, that there is none */
+    bool wants_renewal;  /* the next lookup makes a new node, so that it can be opened in another mode */
+    bool is_spoilt; /* not to be opened: the kernel may have pages of it with bytes that no version has */
     uint64_t size_bytes, mtime_ns;
     bool has_owner; /* and mode; as in node_attr */
     uint32_t mode, uid, gid;
@@ -114,6 +115,11 @@ struct node *node_look_up(struct node_table *t, struct node *parent, struct slic
                           const struct node_attr *a);
 /* The kernel gives back n lookups. */
 void node_forget(struct node_table *t, uint64_t id, uint64_t n);
+
+/* The kernel is about to be told that there is no such name; who has it in use keeps what had it. */
+void node_tell_absent(struct node_table *t, struct node *parent, struct slice name);
+/* Whether it was, and nothing else since. */
+bool node_is_told_absent(struct node_table *t, const struct node *n);
 
 /* No longer found by its name. unlinked: stat shows no link any more. */
 void node_detach(struct node_table *t, struct node *n, bool is_unlinked);

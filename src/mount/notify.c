@@ -231,7 +231,7 @@ static void expire_all(struct mount *m)
     drop_attributes(m, NODE_ROOT_ID);
     for (size_t i = 0; i < n; i++)
         expire_node(m, ids[i]);
-    if (absent_take(m->absent, expire_absent, m) || !begin_telling(m->notifier))
+    if (absent_take(m->absent, sys_mono_ms(), expire_absent, m) || !begin_telling(m->notifier))
         return;
     (void)passthrough_forget_names(m->se);
     end_telling(m->notifier);

@@ -10,7 +10,8 @@
  *
  * Order: nodes, what is being written, handles, directories; then the kernel sends again what was not
  * answered, and only when that is being served names are dropped: dropping one waits for whoever has its
- * directory locked, perhaps for us.
+ * directory locked, perhaps for us. What nobody has asked for again after a moment is let go of by a thread
+ * of its own: the notifier has to tell the kernel of names meanwhile, and letting go may publish.
  *
  * Failure modes: what there was no room to keep gives ESTALE or EIO to those who have it open. A version that
  * was evicted here and replaced at the origin gives ESTALE to readers that do not use passthrough.
@@ -26,6 +27,10 @@
 struct takeover {
     struct node **files; /* that were open or believed in for long; referenced */
     size_t n, room;
+    pthread_t thread; /* has_thread */
+    struct lock lock; /* covers what follows */
+    struct cond woken;
+    bool has_thread, is_over;
 };
 
 static void collect(void *arg, struct node *n)
@@ -46,6 +51,8 @@ void mirror_resume(struct mount *m)
     m->takeover = calloc(1, sizeof(*m->takeover));
     if (!m->takeover)
         abort();
+    lock_init(&m->takeover->lock, LOCK_LEAF);
+    cond_init(&m->takeover->woken);
     node_table_resume(m->nodes, collect, m->takeover);
     stagings_resume(m);
     handles_resume(m);
@@ -58,7 +65,21 @@ static void forget_nodes(struct mount *m)
     for (size_t i = 0; i < t->n; i++)
         node_unref(m->nodes, t->files[i]);
     free(t->files);
-    *t = (struct takeover){0};
+    t->files = NULL;
+    t->n = t->room = 0;
+}
+
+static void *settle(void *arg)
+{
+    struct mount *m = arg;
+    struct takeover *t = m->takeover;
+    uint64_t until_ns = sys->mono_ns() + GRACE_NS, now_ns;
+    lock_take(&t->lock);
+    while (!t->is_over && (now_ns = sys->mono_ns()) < until_ns)
+        (void)cond_wait_for(&t->woken, &t->lock, until_ns - now_ns);
+    lock_drop(&t->lock);
+    stagings_resumed(m);
+    return NULL;
 }
 
 void mirror_resumed(struct mount *m)
@@ -69,8 +90,27 @@ void mirror_resumed(struct mount *m)
             notifier_drop_node(m->notifier, t->files[i]);
     forget_nodes(m);
     handles_hold_bytes(m);
-    sys->sleep_ns(GRACE_NS);
-    stagings_resumed(m);
+    LOCK_SCOPE(&t->lock);
+    if (t->is_over)
+        return;
+    if (pthread_create(&t->thread, NULL, settle, m) != 0)
+        abort();
+    t->has_thread = true;
+}
+
+void takeover_end(struct mount *m)
+{
+    struct takeover *t = m->takeover;
+    if (!t)
+        return;
+    lock_take(&t->lock);
+    t->is_over = true;
+    cond_broadcast(&t->woken);
+    bool has_thread = t->has_thread;
+    t->has_thread = false;
+    lock_drop(&t->lock);
+    if (has_thread)
+        (void)pthread_join(t->thread, NULL);
 }
 
 void takeover_free(struct mount *m)
@@ -79,5 +119,7 @@ void takeover_free(struct mount *m)
         return;
     forget_nodes(m);
     stagings_resumed(m);
+    cond_fini(&m->takeover->woken);
+    lock_fini(&m->takeover->lock);
     free(m->takeover);
 }

@@ -110,6 +110,15 @@ static int find_root(struct mount *m, struct err *e)
     return 0;
 }
 
+/* A bucket that keeps values in memory has none. */
+static int check_root(struct mount *m, struct err *e)
+{
+    struct wire_tree_getattr_req req = {.bucket = slice_str(m->bucket), .ino = m->tree->root};
+    struct wire_tree_getattr_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    return client_tree_getattr(m->client, &req, &b, &rep, e);
+}
+
 static int open_tree(struct mount *m, struct err *e)
 {
     struct tree *t = calloc(1, sizeof(*t));
@@ -124,7 +133,7 @@ static int open_tree(struct mount *m, struct err *e)
     m->tree = t;
     int r = find_root(m, e);
     facts->root = t->root;
-    return r;
+    return r < 0 ? r : check_root(m, e);
 }
 
 static int open_tree_again(struct mount *m, struct err *e)

@@ -6,7 +6,10 @@
  * 2. A key that was revoked ends its sessions at their next call, whatever that is.
  * 3. Operations on a handle need no right of their own: the handle was given out for what it does.
  *
- * 4. No user works on the tree of a scratch bucket (TREE_*): there the kernel of the client has checked
+ * 4. No user watches (WATCH, WATCH_NAMES): the pipe stays here, where only descriptors would bound how many
+ * there are, and who watches a scratch bucket counts as a mount of it.
+ *
+ * 5. No user works on the tree of a scratch bucket (TREE_*): there the kernel of the client has checked
  *    permissions, which is a matter of trust. Nor does any give files there modes and owners (WIRE_MODES).
  *
  * Sessions without a user (the node's own pair, trusted uids, the S3 front end, which checks each request by
@@ -23,8 +26,6 @@
     X(PARTS, parts, READ, bucket)                                                                            \
     X(PART, part, READ, bucket)                                                                              \
     X(TAGS, tags, READ, bucket)                                                                              \
-    X(WATCH, watch, READ, bucket)                                                                            \
-    X(WATCH_NAMES, watch_names, READ, bucket)                                                                \
     X(REPORT, report, READ, bucket)                                                                          \
     X(PUT_OPEN, put_open, WRITE, bucket)                                                                     \
     X(UPLOAD_CREATE, upload_create, WRITE, bucket)                                                           \

@@ -94,4 +94,5 @@ void back_rename_cached(struct back *b, const struct bucket *bucket, struct slic
         object_making_end(o, &opening);
     }
     object_opening_leave(o, &opening);
+    watch_changed(o, bucket, key);
 }

@@ -425,6 +425,8 @@ static int finish_left(struct object_service *s, struct intent *x)
     int r = object_upstream(s, slice_str(b->name), &u, &e);
     if (r == 0)
         r = object_finish_move(s, u, &x->r, a, &e);
+    if (u)
+        watch_gone(s, /* by= */ NULL, b, x->r.key);
     if (r < 0)
         log_warn("object",
                  "%s: renaming " SLICE_FMT " to " SLICE_FMT " was cut, and could not be finished: %s", name,

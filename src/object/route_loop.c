@@ -222,6 +222,8 @@ static void settle_fds(struct object_session *ses, uint32_t op, const void *req,
         keep_fd(ses, ((struct wire_tree_create_rep *)rep)->handle, ((struct wire_tree_create_rep *)rep)->fd);
     else if (op == WIRE_OP_WATCH && ((struct wire_watch_rep *)rep)->fd >= 0)
         keep_fd(ses, ((struct wire_watch_rep *)rep)->handle, ((struct wire_watch_rep *)rep)->fd);
+    else if (op == WIRE_OP_WATCH_NAMES && ((struct wire_watch_names_rep *)rep)->fd >= 0)
+        keep_fd(ses, ((struct wire_watch_names_rep *)rep)->handle, ((struct wire_watch_names_rep *)rep)->fd);
     else if (op == WIRE_OP_CLOSE)
         drop_fd(ses, ((const struct wire_close_req *)req)->handle);
     else if (op == WIRE_OP_TREE_CLOSE)

@@ -88,6 +88,23 @@ def test_what_is_deleted_is_gone_and_its_directories_too(bucket, mount):
         open(top / "a/b/k", "rb")
 
 
+def test_a_directory_that_somebody_is_in_comes_back(bucket, mount):
+    """It was gone, and a program that has it open, or as its working directory, keeps the mount from forgetting it: what is made in it
+    again brings the name back. (Seen to fail where the mount took a directory that it has an inode of for one that is there.)"""
+    put(bucket, "d/k", b"x")
+    top = mount().path
+    held = os.open(top / "d", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        bucket.s3.delete_object(Bucket=bucket.name, Key="d/k")
+        harness.wait_until(lambda: not (top / "d").exists(), what="that it is gone")
+        wait_for_belief(bucket, top / "d")
+        put(bucket, "d/new", b"22")
+        harness.wait_until(lambda: (top / "d/new").exists(), what="the directory")
+        assert os.listdir(top / "d") == ["new"]
+    finally:
+        os.close(held)
+
+
 def test_what_another_mount_makes_renames_and_removes(bucket, mount):
     """Files and directories, each seen by a mount that knew the name as absent, or as there."""
     one, two = mount().path, mount().path

@@ -12,6 +12,7 @@
 #include "client/client_writer.h"
 #include "forebay/forebay.h"
 #include "net/sock.h"
+#include "net/wire_names.h"
 #include "support/tmpdir.h"
 
 #include <endian.h>
@@ -58,6 +59,12 @@ struct fake {
     _Atomic uint64_t valid_ms;
     int watch_fds[WATCHES_MAX]; /* where records are written; covered by `lock` */
     atomic_int n_watches;
+    int name_fds[WATCHES_MAX]; /* the same of names */
+    atomic_int n_name_watches;
+    _Atomic(const char *) directory;        /* the key that is one */
+    atomic_bool is_empty;                   /* no key is there */
+    void (*before)(void *arg, uint32_t op); /* called before a request is answered; set before the first */
+    void *before_arg;
     _Atomic(const char *) etag;
     struct id128 last_session;
     pthread_mutex_t lock; /* last_session, fds, n_threads */
@@ -165,23 +172,52 @@ static inline void end_watches(struct fake *f)
     pthread_mutex_lock(&f->lock);
     for (int n = atomic_exchange(&f->n_watches, 0); n > 0; n--)
         (void)close(f->watch_fds[n - 1]);
+    for (int n = atomic_exchange(&f->n_name_watches, 0); n > 0; n--)
+        (void)close(f->name_fds[n - 1]);
     pthread_mutex_unlock(&f->lock);
+}
+
+/* The reading end of a pipe of which the other one is among those; the caller's. */
+static inline int new_watch(struct fake *f, int write_fds[WATCHES_MAX], atomic_int *n_fds)
+{
+    int fds[2];
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    pthread_mutex_lock(&f->lock);
+    int n = atomic_load(n_fds);
+    assert_true(n < WATCHES_MAX);
+    write_fds[n] = fds[1];
+    atomic_store(n_fds, n + 1);
+    pthread_mutex_unlock(&f->lock);
+    return fds[0];
 }
 
 static inline void do_watch(struct conn *c, const struct wire_header *h)
 {
     struct fake *f = c->f;
-    int fds[2];
-    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-    pthread_mutex_lock(&f->lock);
-    int n = atomic_load(&f->n_watches);
-    assert_true(n < WATCHES_MAX);
-    f->watch_fds[n] = fds[1];
-    atomic_store(&f->n_watches, n + 1);
-    pthread_mutex_unlock(&f->lock);
+    int fd = new_watch(f, f->watch_fds, &f->n_watches);
     struct wire_watch_rep rep = {.handle = atomic_fetch_add(&f->next_handle, 1)};
-    answer(c, h, 0, &rep, fds[0]);
-    (void)close(fds[0]);
+    answer(c, h, 0, &rep, fd);
+    (void)close(fd);
+}
+
+static inline void do_watch_names(struct conn *c, const struct wire_header *h)
+{
+    struct fake *f = c->f;
+    int fd = new_watch(f, f->name_fds, &f->n_name_watches);
+    struct wire_watch_names_rep rep = {.handle = atomic_fetch_add(&f->next_handle, 1)};
+    answer(c, h, 0, &rep, fd);
+    (void)close(fd);
+}
+
+/* The node tells of a name. */
+static inline void fake_tell_name(struct fake *f, const char *key, uint32_t flags)
+{
+    uint8_t record[WIRE_NAME_RECORD_BYTES];
+    size_t n = wire_name_put(record, slice_str(key), flags);
+    pthread_mutex_lock(&f->lock);
+    for (int i = 0; i < atomic_load(&f->n_name_watches); i++)
+        assert_int_equal(write(f->name_fds[i], record, n), n);
+    pthread_mutex_unlock(&f->lock);
 }
 
 /* The node lets go of what it has of a key. */
@@ -251,10 +287,19 @@ static inline void do_close_many(struct conn *c, const struct wire_header *h,
     answer(c, h, 0, &rep, -1);
 }
 
+static inline void do_stat(struct conn *c, const struct wire_header *h, const struct wire_stat_req *q)
+{
+    const char *directory = atomic_load(&c->f->directory);
+    bool is_directory = directory && slice_eq_str(q->key, directory);
+    struct wire_stat_rep rep = {
+        .attr = {.kind = is_directory ? WIRE_DIRECTORY : WIRE_FILE, .size_bytes = is_directory ? 0 : 7}};
+    bool is_absent = slice_eq_str(q->key, "absent") || atomic_load(&c->f->is_empty);
+    answer(c, h, is_absent ? -ENOENT : 0, is_absent ? NULL : &rep, -1);
+}
+
 static inline void run(struct conn *c, const struct wire_header *h, const void *req)
 {
     struct wire_challenge_rep challenge = {.nonce = slice_of(c->nonce, sizeof(c->nonce))};
-    struct wire_stat_rep stat_rep = {.attr = {.kind = WIRE_FILE, .size_bytes = 7}};
     struct wire_mkdir_rep mkdir_rep = {.attr = {.kind = WIRE_DIRECTORY}};
     struct wire_copy_rep copy_rep = {.attr = {.kind = WIRE_FILE}};
     struct wire_close_rep close_rep = {0};
@@ -273,10 +318,7 @@ static inline void run(struct conn *c, const struct wire_header *h, const void *
         do_hello(c, h, req);
         break;
     case WIRE_OP_STAT:
-        if (slice_eq_str(((const struct wire_stat_req *)req)->key, "absent"))
-            answer(c, h, -ENOENT, NULL, -1);
-        else
-            answer(c, h, 0, &stat_rep, -1);
+        do_stat(c, h, req);
         break;
     case WIRE_OP_LIST:
         do_list(c, h, req);
@@ -292,6 +334,9 @@ static inline void run(struct conn *c, const struct wire_header *h, const void *
         break;
     case WIRE_OP_WATCH:
         do_watch(c, h);
+        break;
+    case WIRE_OP_WATCH_NAMES:
+        do_watch_names(c, h);
         break;
     case WIRE_OP_MKDIR:
         answer(c, h, 0, &mkdir_rep, -1);
@@ -349,6 +394,8 @@ static inline void *serve(void *arg)
             sys->sleep_ns(10000000);
         if (is_cut(f, h.op))
             break;
+        if (f->before)
+            f->before(f->before_arg, h.op);
         run(c, &h, req);
     }
     count_open(f, -1);

@@ -4,6 +4,7 @@
  * what commits take that send nothing. */
 #include "test_back_common.h"
 
+#include "name_watch.h"
 #include "object/back_internal.h"
 
 #define ROUNDS 8
@@ -188,6 +189,24 @@ static void test_commits_that_send_nothing(void **state)
     fixture_free(f);
 }
 
+/* Who watches names is told when an object has got to the origin, whose ETag and time it has from then on.
+ * (Seen to fail where nobody was told after the write itself.) */
+static void test_what_has_got_to_the_origin_is_told(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\n");
+    struct wire_watch_names_rep watch = watch_names(f);
+    put_small(f, "data", "k", SLICE_LIT("body"));
+    assert_non_null(strstr(names_told(watch.fd).text, " k"));
+    assert_string_equal(names_told(watch.fd).text, "");
+    flush(f);
+    struct pollfd p = {.fd = watch.fd, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 60000), 1);
+    assert_string_equal(names_told(watch.fd).text, " k");
+    fixture_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +215,7 @@ int main(void)
         cmocka_unit_test(test_who_waits_for_one_key_hurries_it_alone),
         cmocka_unit_test(test_writers_wait_at_the_mark),
         cmocka_unit_test(test_commits_that_send_nothing),
+        cmocka_unit_test(test_what_has_got_to_the_origin_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
 #include "base/quit.h"
 #include "base/sys.h"
 #include "faulty_kv.h"
-#include "node_fixture.h"
+#include "name_watch.h"
 #include "object/object_internal.h"
 
 #include <errno.h>
@@ -883,6 +883,22 @@ static void test_a_rename_that_nobody_asks_for_is_finished(void **state)
     assert_int_equal(n_records(), 0);
 }
 
+/* Who watches names is told by then that the old name is gone, and that directories above it may be. (Seen to
+ * fail where only its change was told.) */
+static void test_what_is_finished_is_told(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(path_of("d"), 0755), 0);
+    put("d/old", "bytes");
+    put("new", "bytes");
+    leave(INTENT_MOVE, INTENT_COPIED, false, "d/old", "new", "d/old");
+    kill_node();
+    struct wire_watch_names_rep watch = watch_names(&T);
+    turn(INTENT_WAIT_NS);
+    assert_false(is_there("d/old"));
+    assert_string_equal(names_told(watch.fd).text, " d/old new -d/old");
+}
+
 /* An origin that cannot be reached holds back what is to be finished there, until it can, and nothing else.
  * (Seen to fail where a turn ended with the first that could not be finished.) */
 static void test_an_origin_that_is_away_holds_back_its_own(void **state)
@@ -968,6 +984,7 @@ int main(void)
         NODE_TEST(test_what_was_given_up_is_known_again),
         NODE_TEST(test_what_a_stopping_node_gave_up_is_known_to_the_next),
         NODE_TEST(test_a_rename_that_nobody_asks_for_is_finished),
+        NODE_TEST(test_what_is_finished_is_told),
         NODE_TEST(test_an_origin_that_is_away_holds_back_its_own),
         NODE_TEST(test_what_nobody_asks_for_is_left),
         NODE_TEST(test_a_damaged_record_is_dropped),

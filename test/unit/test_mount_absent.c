@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#define NOW_MS 1000
+
 struct seen {
     char last[64];
     size_t n;
@@ -30,33 +32,54 @@ static void each_is_taken_once(void **state)
     (void)state;
     struct absent *a = absent_new();
     struct seen s = {0};
-    assert_true(absent_take(a, on_absent, &s));
+    assert_true(absent_take(a, NOW_MS, on_absent, &s));
     assert_int_equal(s.n, 0);
     for (int i = 0; i < 3; i++)
-        absent_note(a, 7, SLICE_LIT("name"));
-    assert_true(absent_take(a, on_absent, &s));
+        absent_note(a, 7, SLICE_LIT("name"), NOW_MS + 1);
+    assert_true(absent_take(a, NOW_MS, on_absent, &s));
     assert_int_equal(s.n, 1);
     assert_string_equal(s.last, "7/name");
-    assert_true(absent_take(a, on_absent, &s));
+    assert_true(absent_take(a, NOW_MS, on_absent, &s));
     assert_int_equal(s.n, 1);
-    absent_note(a, 8, SLICE_LIT("name"));
+    absent_note(a, 8, SLICE_LIT("name"), NOW_MS + 1);
     absent_free(a);
 }
 
-/* Of more than there is room for the last ones are given, and that there were others is said. (Mutation:
- * is_all is always true.) */
+/* Of more than there is room for the last ones are given, and that there were others is said, as long as one
+ * of those is believed. (Mutations: is_all is always true; lost_until_ms of the last one that was lost.) */
 static void more_than_there_is_room_for(void **state)
 {
     (void)state;
     struct absent *a = absent_new();
     struct seen s = {0};
-    for (size_t i = 0; i <= ABSENT_MAX; i++)
-        absent_note(a, i + 1, SLICE_LIT("name"));
-    assert_false(absent_take(a, on_absent, &s));
+    absent_note(a, 1, SLICE_LIT("name"), NOW_MS + 1);
+    absent_note(a, 2, SLICE_LIT("name"), NOW_MS);
+    for (size_t i = 0; i < ABSENT_MAX; i++)
+        absent_note(a, i + 3, SLICE_LIT("name"), NOW_MS + 9);
+    assert_false(absent_take(a, NOW_MS, on_absent, &s));
     assert_int_equal(s.n, ABSENT_MAX);
-    absent_note(a, 1, SLICE_LIT("other"));
-    assert_true(absent_take(a, on_absent, &s));
+    absent_note(a, 1, SLICE_LIT("other"), NOW_MS + 9);
+    assert_true(absent_take(a, NOW_MS, on_absent, &s));
     assert_string_equal(s.last, "1/other");
+    absent_free(a);
+}
+
+/* Who is no longer believed is not missed: also of one that was asked for again and again the last answer
+ * counts. (Seen to fail where all were counted that were noted since the last time.) */
+static void more_than_are_believed(void **state)
+{
+    (void)state;
+    struct absent *a = absent_new();
+    struct seen s = {0};
+    for (size_t i = 0; i < 3 * ABSENT_MAX; i++)
+        absent_note(a, i + 1, SLICE_LIT("name"), NOW_MS);
+    assert_true(absent_take(a, NOW_MS, on_absent, &s));
+    assert_int_equal(s.n, ABSENT_MAX);
+    for (uint64_t until_ms = NOW_MS; until_ms <= NOW_MS + 1; until_ms++)
+        absent_note(a, 1, SLICE_LIT("name"), until_ms);
+    for (size_t i = 0; i < ABSENT_MAX; i++)
+        absent_note(a, i + 2, SLICE_LIT("name"), NOW_MS);
+    assert_false(absent_take(a, NOW_MS, on_absent, &s));
     absent_free(a);
 }
 
@@ -65,6 +88,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_is_taken_once),
         cmocka_unit_test(more_than_there_is_room_for),
+        cmocka_unit_test(more_than_are_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

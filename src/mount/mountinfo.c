@@ -30,7 +30,7 @@ static bool parse(const char *line, const char *directory, struct mountinfo *ret
 {
     char where[PATH_MAX];
     struct mountinfo m = {0};
-    if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &m.major, &m.minor, where) != 3)
+    if (sscanf(line, "%*u %*u %u:%u %*s %4095s %127s", &m.major, &m.minor, where, m.flags) != 4)
         return false;
     unescape(where);
     if (strcmp(where, directory) != 0)

@@ -85,6 +85,25 @@ int command_connect(const struct command_node *n, struct client **ret, struct er
     return r < 0 ? r : client_new(&o, ret, e);
 }
 
+size_t command_option_length(const char *text)
+{
+    size_t n = 0;
+    for (bool is_quoted = false; text[n] && (is_quoted || text[n] != ','); n++)
+        is_quoted ^= text[n] == '"';
+    return n;
+}
+
+char *command_next_option(char **rest)
+{
+    char *one = *rest;
+    if (!one)
+        return NULL;
+    size_t n = command_option_length(one);
+    *rest = one[n] ? one + n + 1 : NULL;
+    one[n] = '\0';
+    return one;
+}
+
 int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_key, struct err *e)
 {
     struct slice s = slice_str(text);

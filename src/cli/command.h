@@ -63,6 +63,11 @@ int command_connect(const struct command_node *n, struct client **ret, struct er
 /* An error of one of several objects: begins with which one, unless it names it anyway. Gives `code`. */
 int command_blame(struct err *e, int code, const char *path);
 
+/* Options as mount(8) gives them: separated by commas, but for those within double quotes. How long the first
+ * one is; and the next of *rest, which is changed, NULL at the end. */
+size_t command_option_length(const char *text);
+char *command_next_option(char **rest);
+
 /* "bucket/key...": cut at the first slash; "forebay://bucket/key" too. -EINVAL when there is no bucket. */
 int command_path(const char *text, struct slice *ret_bucket, struct slice *ret_key, struct err *e);
 

@@ -154,6 +154,16 @@ static const struct option *own_option(const char *one, char name[static 32])
     return option_find(&table, name);
 }
 
+/* mount(8) leaves the quotes around values that have commas. */
+static const char *unquote(char *value)
+{
+    size_t n = strlen(value);
+    bool is_quoted = n >= 2 && value[0] == '"' && value[n - 1] == '"';
+    if (is_quoted)
+        value[n - 1] = '\0';
+    return is_quoted ? value + 1 : value;
+}
+
 /* -o a,b: what we know becomes our own option, the rest is for libfuse. *list is the caller's to free; its
  * strings live in c->o, which is changed. */
 static int take_options(struct mount_command *c, const char ***list, size_t *ret_n, struct err *e)
@@ -161,9 +171,9 @@ static int take_options(struct mount_command *c, const char ***list, size_t *ret
     int r = 0;
     for (size_t i = 0; i < c->o.n && r == 0; i++) {
         char *rest = c->o.v[i], *one, name[32];
-        while (r == 0 && (one = strsep(&rest, ","))) {
+        while (r == 0 && (one = command_next_option(&rest))) {
             const struct option *row = own_option(one, name);
-            const char *value = strchr(one, '=');
+            char *value = strchr(one, '=');
             if (strcmp(one, "ro") == 0 || strcmp(one, "rw") == 0) {
                 c->read_only = one[1] == 'o';
             } else if (row && !value && row->type != OPTION_BOOL) {
@@ -171,7 +181,7 @@ static int take_options(struct mount_command *c, const char ***list, size_t *ret
             } else if (row) {
                 char shown_as[40];
                 (void)snprintf(shown_as, sizeof(shown_as), "-o %.*s", (int)strcspn(one, "="), one);
-                r = option_set(&table, c, name, value ? value + 1 : "true", shown_as, e);
+                r = option_set(&table, c, name, value ? unquote(value + 1) : "true", shown_as, e);
             } else if (one[0]) {
                 *list = realloc(*list, (*ret_n + 1) * sizeof(**list));
                 if (!*list)

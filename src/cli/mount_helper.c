@@ -8,6 +8,8 @@
 
 #include "cli/cli.h"
 #include "cli/command.h"
+#include "mount/mountinfo.h"
+#include "mount/stats.h"
 
 #include <errno.h>
 #include <string.h>
@@ -70,11 +72,13 @@ bool mount_helper_is(const char *program)
     return strcmp(name, "mount.forebay") == 0 || strcmp(name, "mount.fuse.forebay") == 0;
 }
 
-/* What is for mount(8), systemd or nobody, and says nothing to a file system. */
+/* What is for mount(8), systemd or nobody, and says nothing to a file system; and what libfuse does not know
+ * by its name because it is so anyway. */
 static bool is_for_others(const char *option)
 {
-    static const char *const words[] = {"defaults", "auto",  "noauto", "user",    "nouser",   "users",
-                                        "nousers",  "owner", "group",  "_netdev", "_rnetdev", "nofail"};
+    static const char *const words[] = {"defaults", "auto",    "noauto",   "user",   "nouser",
+                                        "users",    "nousers", "owner",    "group",  "_netdev",
+                                        "_rnetdev", "nofail",  "relatime"};
     static const char *const beginnings[] = {"x-", "X-", "comment=", "user=", "helper=", "uhelper="};
     for (size_t i = 0; i < ARRAY_SIZE(words); i++)
         if (strcmp(option, words[i]) == 0)
@@ -97,30 +101,62 @@ static const struct mount_flag {
     {"sync", MS_SYNCHRONOUS, 0}, {"async", 0, MS_SYNCHRONOUS}, {"dirsync", MS_DIRSYNC, 0},
 };
 
-/* mount -o remount: mount(8) gives all options that the mount has, and behind them what is to be changed. */
+static void change_flags(unsigned long *flags, char *options)
+{
+    for (char *one; (one = command_next_option(&options));)
+        for (size_t k = 0; k < ARRAY_SIZE(mount_flags); k++)
+            if (strcmp(one, mount_flags[k].name) == 0)
+                *flags = (*flags & ~mount_flags[k].clear) | mount_flags[k].set;
+}
+
+/* What a process was begun with to refuse changes it does not give up with the kernel's flag. */
+static int check_writable(const char *directory, struct err *e)
+{
+    struct stats_report report = {0};
+    int r = stats_ask(directory, &report, e);
+    if (r < 0)
+        return err_prefix(e, r, "remount");
+    return report.is_read_only ? err_set(e, -EROFS,
+                                         "%s: remount: it was mounted read-only and stays so; unmount it, and "
+                                         "mount it again without ro",
+                                         directory)
+                               : 0;
+}
+
+/* mount -o remount: mount(8) gives the options that fstab has for the mount, or without such a line those that
+ * it has now, and behind them what is to be changed. That fstab says nothing of set-user-ID bits and devices
+ * does not mean that they count: it did not when the file system was mounted. */
 static int remount(struct option_list *given, bool read_only, const char *directory, struct err *e)
 {
-    unsigned long flags = 0;
-    for (size_t i = 0; i < given->n; i++) {
-        char *rest = given->v[i], *one;
-        while ((one = strsep(&rest, ",")))
-            for (size_t k = 0; k < ARRAY_SIZE(mount_flags); k++)
-                if (strcmp(one, mount_flags[k].name) == 0)
-                    flags = (flags & ~mount_flags[k].clear) | mount_flags[k].set;
-    }
+    struct mountinfo at;
+    char where[PATH_MAX];
+    unsigned long before = 0;
+    mountinfo_resolve(directory, where);
+    if (!mountinfo_find(where, &at) || !at.is_ours)
+        return err_set(e, -EINVAL, "%s: remount: nothing of forebay is mounted there", directory);
+    change_flags(&before, at.flags);
+    unsigned long flags = before & (MS_NOSUID | MS_NODEV);
+    for (size_t i = 0; i < given->n; i++)
+        change_flags(&flags, given->v[i]);
     flags |= read_only ? MS_RDONLY : 0;
-    if (mount(NULL, directory, NULL, MS_REMOUNT | flags, NULL) < 0)
+    int r = before & MS_RDONLY && !(flags & MS_RDONLY) ? check_writable(where, e) : 0;
+    if (r < 0)
+        return r;
+    if (mount(NULL, where, NULL, MS_REMOUNT | flags, NULL) < 0)
         return err_set(e, -errno, "%s: remount: %s", directory, strerror(errno));
     return 0;
 }
 
 static bool has_option(const struct option_list *given, const char *name)
 {
-    size_t n = strlen(name);
-    for (size_t i = 0; i < given->n; i++)
-        for (const char *at = given->v[i]; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-            if (strncmp(at, name, n) == 0 && (at[n] == '\0' || at[n] == ','))
+    for (size_t i = 0; i < given->n; i++) {
+        const char *at = given->v[i];
+        for (size_t n; *at; at += n + (at[n] == ',')) {
+            n = command_option_length(at);
+            if (slice_eq_str(slice_of(at, n), name))
                 return true;
+        }
+    }
     return false;
 }
 
@@ -129,7 +165,7 @@ static int sort_options(struct option_list *given, bool read_only, struct buf *k
 {
     for (size_t i = 0; i < given->n; i++) {
         char *rest = given->v[i], *one;
-        while ((one = strsep(&rest, ","))) {
+        while ((one = command_next_option(&rest))) {
             if (one[0] && !is_for_others(one) && buf_printf(kept, "%s%s", kept->n ? "," : "", one) < 0)
                 return err_set(e, ERR_BAD_OPTION, "-o: more than %zu bytes of options", kept->max);
         }

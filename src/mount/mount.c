@@ -289,10 +289,20 @@ DEFINE_CLEANUP(struct mount, mount_free)
 
 /* ---- the session ---- */
 
+/* One option, whatever its value has: libfuse separates them by commas. */
 static void add_option(struct fuse_args *args, const char *name, const char *value)
 {
-    char text[512];
-    (void)snprintf(text, sizeof(text), "%s%s", name, value);
+    size_t n = strlen(name);
+    _cleanup_free_ char *text = malloc(n + 2 * strlen(value) + 1);
+    if (!text)
+        abort();
+    memcpy(text, name, n);
+    for (; *value; value++) {
+        if (*value == ',' || *value == '\\')
+            text[n++] = '\\';
+        text[n++] = *value;
+    }
+    text[n] = '\0';
     if (fuse_opt_add_arg(args, "-o") < 0 || fuse_opt_add_arg(args, text) < 0)
         abort();
 }
@@ -311,7 +321,7 @@ static int make_session(struct mount *m, struct err *e)
     if (o->allow_other)
         add_option(&args, "allow_other", "");
     for (size_t i = 0; i < o->n_fuse_options; i++)
-        add_option(&args, o->fuse_options[i], "");
+        add_option(&args, "", o->fuse_options[i]);
     struct fuse_lowlevel_ops counted;
     stats_wrap(m->kind->operations, &counted);
     m->se = fuse_session_new(&args, &counted, sizeof(counted), m);

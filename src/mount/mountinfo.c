@@ -33,7 +33,7 @@ static void unescape(char *p)
 static bool parse(const char *line, char where[PATH_MAX], struct mountinfo *ret)
 {
     struct mountinfo m = {0};
-    if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &m.major, &m.minor, where) != 3)
+    if (sscanf(line, "%*u %*u %u:%u %*s %4095s %127s", &m.major, &m.minor, where, m.flags) != 4)
         return false;
     unescape(where);
     const char *rest = strstr(line, " - ");

@@ -10,6 +10,7 @@
 struct mountinfo {
     unsigned major, minor; /* of the file system's device */
     bool is_ours;          /* mounted by `forebay mount`, whichever process */
+    char flags[128];       /* of this mount: "rw,nosuid,nodev,relatime" */
     char type[64];         /* "fuse.forebay" */
     char source[256];      /* of ours the bucket, BUCKET or BUCKET/PREFIX; cut when it is longer */
 };

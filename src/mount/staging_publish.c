@@ -19,6 +19,7 @@
  *  4. An error is returned to whoever asked for the publication, and the bytes stay: the next one tries
  * again. The last release does not repeat what failed before in the same state: then the node keeps the bytes
  * (STRAND), and only when it cannot they are lost, which the log says.
+ *  5. Who publishes while somebody else cuts the file is told of no failure: what is there then is published.
  *
  * Failure modes: the node's and the origin's errors.
  */
@@ -268,7 +269,7 @@ static int send_bytes(struct mount *m, struct staging *s, uint64_t size, bool is
     return r;
 }
 
-static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struct err *e)
+static int publish_once(struct mount *m, struct staging *s, bool is_last, struct err *e)
 {
     struct stat seen;
     uint64_t changes;
@@ -288,7 +289,25 @@ static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struc
         before_wait();
     if (s->kept) /* until staging_keep, when this process is killed */
         s->kept->may_be_published = true;
-    r = send_bytes(m, s, size, is_last, e);
+    return send_bytes(m, s, size, is_last, e);
+}
+
+/* Whether somebody changed the file meanwhile so that what was to be sent was not there any more: it was cut,
+ * by another one's O_TRUNC, or cut and written anew. */
+static bool was_cut(struct staging *s, int code)
+{
+    struct stat now;
+    uint64_t changes;
+    look(s, &now, &changes);
+    bool is_other = changes != s->seen_changes || !is_same(&now, &s->seen_stat);
+    return now.st_size < s->seen_stat.st_size || (is_other && (code == -ENODATA || code == ERR_PROTOCOL));
+}
+
+static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struct err *e)
+{
+    int r;
+    for (int i = 0; (r = publish_once(m, s, is_last, e)) < 0 && i + 1 < TRIES && was_cut(s, r); i++)
+        ;
     s->is_clean = r == 0;
     s->has_failed = r < 0;
     (void)snprintf(s->failed_text, sizeof(s->failed_text), "%s", e && e->text[0] ? e->text : err_text(r));

@@ -19,8 +19,8 @@
  * only what was last taken through it.
  *
  * Invariants:
- *  1. What is remembered of an owner on a file is what the node answered last: f->order_lock is held over
- *     both.
+ *  1. What is remembered of an owner on a file is what the node answered last, and what it may do yet after
+ *     it did not answer in time: f->order_lock is held over both.
  *  2. A request in the list is answered by the thread alone, once.
  *
  * Failure modes: after a restart of the node somebody else may have what was ours; it is then forgotten, and
@@ -69,12 +69,13 @@ struct tree_waiters {
 
 /* ---- who waits for whom ---- */
 
-/* Whether `owner` waits for something that, over any number of owners, waits for `by`. Each request is looked
- * at once. */
+/* Whether `owner` waits for something that, over any number of owners, waits for `by`: who is refused after a
+ * while does not. Each request is looked at once. */
 static bool waits_for_locked(const struct tree_waiters *w, uint64_t owner, uint64_t by, int depth)
 {
     for (struct waiter *x = w->first; x && depth < CHAIN_MAX; x = x->next) {
-        if (x->wanted.owner != owner || x->wanted.kind != WIRE_LOCK_POSIX || x->is_looked_at)
+        if (x->wanted.owner != owner || x->wanted.kind != WIRE_LOCK_POSIX || x->until_ms > 0 ||
+            x->is_looked_at)
             continue;
         x->is_looked_at = true;
         for (const struct tree_held *h = x->file->locks; h; h = h->next)
@@ -152,12 +153,14 @@ static int take_in_order(struct mount *m, struct tree_file *f, const struct tree
         return -EAGAIN;
     int r = ask(m, f, x, /* flags= */ 0, &rep, e);
     bool is_lost = r == -EAGAIN && x->kind == WIRE_LOCK_FLOCK; /* what flock(2) had goes before it asks */
-    if (r < 0 && !is_lost)
+    /* It has the request, and the session may go on: nobody else would give back what it does when it wakes. */
+    bool may_come = r == -ETIMEDOUT && x->type != WIRE_LOCK_NONE;
+    if (r < 0 && !is_lost && !may_come)
         return r;
     LOCK_SCOPE(&w->lock);
     now.type = is_lost ? WIRE_LOCK_NONE : x->type;
     tree_held_set(m->seat.kept, &f->locks, &now);
-    if (w->first && !is_lost && now.type != WIRE_LOCK_WRITE) {
+    if (w->first && r == 0 && now.type != WIRE_LOCK_WRITE) {
         w->must_look = true;
         cond_signal(&w->woken);
     }

@@ -765,7 +765,7 @@ static int send_once(struct writer *w, const struct wire_put_commit_req *q, cons
         metrics_series(METRIC_WRITTEN_BYTES, w->upstream->bucket->name, object_via_name(w->via), NULL),
         q->size);
     struct stat after;
-    r = file_state(w, q->size, /* whole= */ true, &after, e);
+    r = file_state(w, /* size= */ 0, /* whole= */ true, &after, e); /* it may have been cut since */
     if (r < 0)
         return r;
     w->uploaded = same_file_state(before, &after);

@@ -714,6 +714,37 @@ def test_the_last_store_before_a_mapping_ends(bucket, mount, new_shaper):
 
 
 @pytest.mark.parametrize("passthrough", MODES)
+@pytest.mark.parametrize("how", ["close", "fsync"])
+@pytest.mark.parametrize("size, waits", [(MIB, "PUT"), (20 * MIB, "POST")], ids=["sent", "to be sent"])
+def test_a_file_that_is_cut_while_it_is_published(bucket, mount, new_shaper, passthrough, how, size, waits):
+    """Of two who write one file anew the second empties it while what the first wrote is on its way to the origin: neither close nor fsync
+    of the first fails, whether the origin has its bytes by then or has not been sent them yet, and what the second closed is there in the
+    end. [Where send_once in object/writer.c wants all bytes once more after they were sent, or without was_cut in
+    mount/staging_publish.c, the first one is told EIO.]"""
+    shaper = new_shaper(before=bucket.origin)
+    slow = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    path = mount(what=slow, passthrough=passthrough).path / "f"
+    first = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(first, b"x" * size)
+    shaper.fault("stall", match=f"{waits} /{slow}/f")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        try:
+            published = pool.submit(os.fsync if how == "fsync" else os.close, first)
+            harness.wait_until(lambda: shaper.stats()["faults_injected"], what="on its way")
+            opened = pool.submit(os.open, path, os.O_WRONLY | os.O_TRUNC)
+            harness.wait_until(lambda: path.stat().st_size == 0, what="cut")
+        finally:
+            shaper.release()
+        second = opened.result(200)
+        assert published.result(200) is None
+    if how == "fsync":
+        os.close(first)
+    os.write(second, b"second")
+    os.close(second)
+    assert bucket.truth.get_object(Bucket=slow, Key="f")["Body"].read() == b"second" == path.read_bytes()
+
+
+@pytest.mark.parametrize("passthrough", MODES)
 def test_a_writer_and_readers_that_open_at_the_same_moment(bucket, mount, passthrough):
     """However the opens meet, what the writer closed is in the origin: it never writes into the file of a reader."""
     path = mount(passthrough=passthrough, kept_files="0").path / "f"

@@ -202,3 +202,93 @@ for line in sys.stdin:
             p.wait()
             p.stdin.close()
             p.stdout.close()
+
+
+def test_who_only_asks_waits_for_nobody(mount):
+    """A process that asks for a POSIX lock again and again, and does not wait, is in no circle of those that wait for each other, also not
+    while its refusal is held back because a descriptor of the lock's open was closed: who waits for what it has gets that in the end.
+    [Without until_ms in waits_for_locked, mount/tree_lock.c, that one is told of a deadlock.]"""
+    path = mount().path / "f"
+    path.write_bytes(b"xx")
+    has_first = """
+import fcntl, os, sys
+f = open(sys.argv[1], 'r+b')
+fcntl.lockf(f, fcntl.LOCK_EX, 1, 0)
+child = os.fork()
+if child == 0:
+    os._exit(0)  # closes its copy
+os.waitpid(child, 0)
+print('held', flush=True)
+for line in sys.stdin:
+    try:
+        fcntl.lockf(f, fcntl.LOCK_EX, 1, 1)
+        print('got', flush=True)
+        fcntl.lockf(f, fcntl.LOCK_UN, 1, 1)
+    except OSError as e:
+        print(e.errno, flush=True)
+"""
+    asks = """
+import fcntl, select, sys
+f = open(sys.argv[1], 'r+b')
+for line in sys.stdin:
+    fcntl.lockf(f, fcntl.LOCK_EX, 1, 1)
+    print('held', flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        try:
+            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            print('refused', flush=True)
+    sys.stdin.readline()
+    fcntl.lockf(f, fcntl.LOCK_UN, 1, 1)
+    print('free', flush=True)
+"""
+    first, asking = (subprocess.Popen([sys.executable, "-u", "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                      bufsize=1) for code in (has_first, asks))
+    try:
+        assert first.stdout.readline() == "held\n"
+        for _ in range(5):
+            asking.stdin.write("ask\n")
+            assert asking.stdout.readline() == "held\n"
+            assert asking.stdout.readline() == "refused\n"
+            first.stdin.write("wait\n")
+            for _ in range(3):
+                assert asking.stdout.readline() == "refused\n"
+            asking.stdin.write("end\n")
+            while asking.stdout.readline() != "free\n":
+                pass
+            assert first.stdout.readline() == "got\n"
+    finally:
+        for p in first, asking:
+            p.kill()
+            p.wait()
+            p.stdin.close()
+            p.stdout.close()
+
+
+def test_a_lock_that_came_too_late_goes_with_its_file(mount, node):
+    """A node that does not answer in time does what it was asked for when it wakes: of that lock nobody knows, and it ends when the file
+    is closed. [Without may_come in take_in_order, mount/tree_lock.c, it stays as long as the mount.]"""
+    a, b = mount(timeout="6s").path, mount().path
+    (a / "f").write_bytes(b"x")
+
+    def sync(i):
+        with open(a / f"g{i}", "wb") as f:
+            f.write(b"x")
+            os.fsync(f.fileno())
+
+    with ThreadPoolExecutor(8) as pool:  # with several connections: the session is not over when one is
+        list(pool.map(sync, range(64)))
+    with open(b / "f", "r+b") as other:
+        with open(a / "f", "r+b") as f:
+            os.kill(node.pid, signal.SIGSTOP)
+            try:
+                with refused(errno.ETIMEDOUT, errno.EIO):
+                    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            finally:
+                os.kill(node.pid, signal.SIGCONT)
+            for _ in range(100):  # until it has done it; never, where the session was over all the same
+                if not try_lock(other, "posix"):
+                    break
+                fcntl.lockf(other, fcntl.LOCK_UN)
+                time.sleep(0.05)
+        harness.wait_until(lambda: try_lock(other, "posix"), 60, "the lock is gone")

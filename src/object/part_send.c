@@ -5,7 +5,8 @@
  * Invariants:
  *  1. Bytes [given, written) are in the ring; given is 0 as long as the part fits there whole, so that all of
  * it can be sent again.
- *  2. The origin never gets the last byte before part_send_end: of a part that was not ended it has nothing.
+ *  2. The origin never gets the last byte before part_send_end, nor anything of a part without bytes: of a
+ * part that was not ended it has nothing.
  *  3. The checksum of a part with one is known before its last byte may go, and does not change.
  *  4. The memory of all parts together is a quarter of the node's budget (UPLOAD_SHARE) at most, and their
  * threads PARTS_MAX.
@@ -90,8 +91,19 @@ static struct slice body_sum(void *arg, bool wait)
     return slice_str(p->sum);
 }
 
+/* Of a part without bytes the request is all there is. False: it is given up. */
+static bool wait_end(struct part_send *p)
+{
+    LOCK_SCOPE(&p->lock);
+    while (!p->final && !atomic_load(&p->cancel))
+        (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
+    return !atomic_load(&p->cancel);
+}
+
 static int send_part(struct part_send *p, char *ret_etag, struct err *e)
 {
+    if (p->size == 0 && !wait_end(p))
+        return -ECANCELED;
     const struct origin_put put = {
         .key = slice_str(p->key), .sums = slice_str(p->sums), .cancel = &p->cancel};
     const struct origin_body body = {.size_bytes = p->size,
@@ -155,12 +167,24 @@ static void join(struct part_send *p)
 
 /* ---- life ---- */
 
+static bool may_wait(void *arg)
+{
+    uint64_t *looks = arg;
+    return !quit_is_now() && *looks > 0 && (*looks)-- > 0;
+}
+
+/* Others have it until the origin takes their parts: that is what is waited for. */
 static int take_memory(struct part_send *p, uint64_t wait_ms, struct err *e)
 {
     struct object_service *s = p->service;
     uint64_t most = MIN((uint64_t)PART_BUFFER_MAX, budget_total(s->part_budget));
-    uint64_t cap = MIN(MAX(p->size, (uint64_t)4096), most);
-    int r = budget_take(s->part_budget, cap, wait_ms);
+    uint64_t cap = MIN(MAX(p->size, (uint64_t)4096), most), looks = wait_ms / QUIT_LOOK_MS;
+    const _Atomic uint64_t *watched = quit_watch(&p->upstream->places->life_ms);
+    int r = budget_take_asking(s->part_budget, cap, QUIT_LOOK_MS, may_wait, &looks);
+    bool given_up = r < 0 && quit_is_now();
+    (void)quit_watch(watched);
+    if (given_up)
+        return err_set(e, -ECANCELED, "given up while it waited for memory");
     if (r < 0)
         return err_set(e, ERR_ORIGIN_BUSY,
                        "no memory for another part now: more parts come than the origin takes");
@@ -235,7 +259,6 @@ int part_send_new(struct object_service *s, struct upstream *u, const struct par
     p->sums = slice_dup(plan->sums);
     p->number = plan->number;
     p->size = plan->size;
-    p->final = plan->size == 0 && plan->sums.n == 0;
     put_sum(p, plan->sum);
     lock_init(&p->lock, LOCK_LEAF); /* part_send_stop is called under others */
     cond_init(&p->moved);

@@ -25,7 +25,7 @@ struct part_plan {
 };
 
 /* Strings are copied. ERR_ORIGIN_BUSY: too many parts are on their way, for their number, or for their memory
- * also after wait_ms. */
+ * also after wait_ms. -ECANCELED: who waits for that is given up (base/quit.h). */
 int part_send_new(struct object_service *s, struct upstream *u, const struct part_plan *plan,
                   uint64_t wait_ms, struct part_send **ret, struct err *e);
 /* Stops sending; the origin has no such part then. NULL accepted. */

@@ -246,10 +246,11 @@ int op_upload_part(struct object_session *ses, const struct wire_upload_part_req
     return 0;
 }
 
-/* What a part comes to that an abort stopped, or that somebody's end does not wait for. */
-static int given_up(int r, struct err *e)
+/* What a part comes to that an abort stopped, or that somebody's end does not wait for. Whatever else gave it
+ * up, as the node's stop does, leaves the upload as it is. */
+static int given_up(struct part_write *p, int r, struct err *e)
 {
-    return r == -ECANCELED && !quit_is_refused()
+    return r == -ECANCELED && upload_slot_is_closing(p->service, p->slot)
                ? err_set(e, -ENOENT, "the upload is being completed or aborted")
                : r;
 }
@@ -265,8 +266,9 @@ int op_upload_write(struct object_session *ses, const struct wire_upload_write_r
     int r = upload_slot_is_closing(p->service, p->slot) ? -ECANCELED : part_send_write(p->send, req->data, e);
     if (r == 0)
         upload_stage_write(p->service, p->slot, &p->stage, at, req->data);
+    r = given_up(p, r, e);
     part_leave(p, /* ended= */ false);
-    return given_up(r, e);
+    return r;
 }
 
 static int end_part(struct part_write *p, const struct wire_upload_end_req *q, struct err *e)
@@ -279,7 +281,7 @@ static int end_part(struct part_write *p, const struct wire_upload_end_req *q, s
     part_send_sum(p->send, q->checksum);
     int r = part_send_end(p->send, &origin_etag, e);
     if (r < 0)
-        return given_up(r, e);
+        return given_up(p, r, e);
     struct upload_part_record record = {.number = p->number,
                                         .size_bytes = p->size,
                                         .at_ns = sys->real_ns(),

@@ -23,7 +23,8 @@
  *  2. Each block is sent by one thread, and no two tries of a part have a block in common: what is listed is
  * what the caller was told of, whatever else was sent in its place.
  *  3. The blob is told as this upload's own after a lost answer, or in spite of a condition that fails, only
- * when its blocks are these.
+ * when its blocks are these, and there are some: of no bytes there are none, and a blob that was written in
+ * one request has none either.
  *
  * Failure modes: as in origin.h. -ENOENT: the upload's blocks are gone.
  */
@@ -208,10 +209,20 @@ static int on_body(void *arg, const void *p, size_t n)
     return web_xml_feed(x->xml, p, n, x->err);
 }
 
+static bool has_blocks(const struct run *runs, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        if (runs[k].n > 0)
+            return true;
+    return false;
+}
+
 /* 0: it is, and ret_attr is it. ERR_CONFLICT: it is not. */
 static int look_for_blob(struct az *z, const struct origin_put *p, const struct run *runs, size_t n,
                          uint64_t size, struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
+    if (!has_blocks(runs, n))
+        return err_set(e, ERR_CONFLICT, "without blocks nothing tells whose the blob is");
     struct comparing x = {.runs = runs, .n = n, .err = e};
     struct web_xml *_cleanup_(web_xml_freep) xml = web_xml_new(COMMITTED_MAX, on_block, &x);
     struct web_call _cleanup_(web_call_fini) c;
@@ -312,16 +323,18 @@ static int complete(struct az *z, const struct origin_put *p, const struct run *
                     struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
     uint32_t attempt = 0;
-    bool done, unsure = false; /* a try before may have done it */
+    bool done, unsure = false, was_unsure; /* a try may have done it; one before the last one */
     int r;
     do {
         *e = (struct err){0};
+        was_unsure = unsure;
         r = put_list(z, p, runs, n, size, a, ret_attr, e);
         if (r < 0)
             r = judge(z, p, runs, n, size, r, a, ret_attr, &done, e);
         unsure = unsure || (r < 0 && r != ERR_ORIGIN_BUSY);
     } while (r < 0 && web_try_again(&z->base, p->cancel, NULL, attempt++, r));
-    if (r == ERR_ORIGIN_BUSY && unsure) /* which tells callers that nothing was done */
+    bool nobody_knows = r == ERR_PRECONDITION && was_unsure && !has_blocks(runs, n);
+    if (nobody_knows || (r == ERR_ORIGIN_BUSY && unsure)) /* they tell callers that nothing was done */
         r = err_prefix(e, ERR_ORIGIN_FAILED, "an answer to the end of an upload was lost, and now");
     return r;
 }

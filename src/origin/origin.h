@@ -105,7 +105,7 @@ struct origin_attr {
     X(as_of, STRING, "origin.as_of", "DATE", NULL, 0, 0, NULL, false,                                        \
       "s3, gs: what a bucket with versions had at this time, as 2026-01-31T00:00:00Z; read-only")            \
     X(version, STRING, "origin.version", "ID", NULL, 0, 0, NULL, false,                                      \
-      "s3, gs: this version of the one object that the URL names; read-only")
+      "s3, gs, az: this version of the one object that the URL names; read-only")
 
 #define ORIGIN_FIELD_STRING   char *
 #define ORIGIN_FIELD_ENUM     int

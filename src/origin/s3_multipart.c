@@ -446,8 +446,10 @@ int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[O
     u.asks = u.gives && u.s3->gives_sums;
     r = create(&u, e);
     bool again = u.asks && (r == 0 ? u.told == S3_SUMS_OTHER : refuses_more(r));
-    if (again && r == 0)
-        (void)abort_upload(&u);
+    if (again && r == 0) {
+        origin_note_upload(o, p->key, slice_str(u.id));
+        origin_note_upload_end(o, slice_str(u.id), abort_upload(&u));
+    }
     if (again) {
         u.asks = false;
         if (e)

@@ -182,12 +182,13 @@ def test_part_numbers(bucket):
 
 
 def test_wrong_checksums_of_parts(bucket):
-    """A part with a wrong checksum is no part; the one before it stays."""
+    """A part with a wrong checksum is no part; the one before it stays, also where the wrong one has no bytes."""
     data = harness.random_bytes(5 * MIB)
     upload = Upload(bucket)
     upload.part(1, data)
-    assert code_of(lambda: bucket.s3.upload_part(**upload.where, UploadId=upload.id, PartNumber=1, Body=b"other",
-                                                 ChecksumCRC32="AAAAAA==")) == "BadDigest"
+    for body, wrong in ((b"other", {"ChecksumCRC32": "AAAAAA=="}), (b"", {"ContentMD5": base64.b64encode(bytes(16)).decode()})):
+        assert code_of(lambda body=body, wrong=wrong: bucket.s3.upload_part(
+            **upload.where, UploadId=upload.id, PartNumber=1, Body=body, **wrong)) == "BadDigest"
     upload.complete()
     check(bucket, data)
 

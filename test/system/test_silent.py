@@ -348,3 +348,32 @@ def test_a_node_stops_before_a_silent_origin(silent, origin, after):
     for job in jobs:
         until(node, job, lambda j: j["state"] == "done", BOUND)
         assert show(node, job)["failed_objects"] == 0
+
+
+def test_parts_of_a_node_that_stops(new_node, route, origin):
+    """Parts of an upload that wait when the node is told to stop, for the origin's answer or for a connection to it, are
+    answered 503, and none of them that there is no such upload: it is there after the next start, and is completed. (Seen to
+    fail where whatever gives a part up tells its client NoSuchUpload.)"""
+    with Relay(origin.port) as relay:
+        node = new_node(route=route, threads=32, drain_timeout="10m")
+        name = node.new_bucket(origin, endpoint=relay.endpoint, **{**PATIENT, "origin.connections": 2})
+        where = {"Bucket": name, "Key": "k"}
+        upload = node.s3().create_multipart_upload(**where)["UploadId"]
+        relay.hush(0)
+        path = signed(node, "upload_part", **where, UploadId=upload, PartNumber=1)
+        asked = [Request(node, "PUT", path, b"p" * 1000) for _ in range(6)]
+        harness.wait_until(lambda: relay.held() > 0, BOUND, "the origin is asked")
+        active = lambda: node.metric("forebay_connections_active", via="http")
+        harness.wait_until(lambda: active() > len(asked), BOUND, "all of them run")
+        node.stop()
+        for one in asked:
+            one.join(BOUND)
+        assert [one.status for one in asked] == [503] * len(asked)
+        relay.speak()
+        node.start()
+        s3 = node.s3()
+        assert [u["UploadId"] for u in s3.list_multipart_uploads(Bucket=name)["Uploads"]] == [upload]
+        etag = s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"whole")["ETag"]
+        parts = {"Parts": [{"PartNumber": 1, "ETag": etag}]}
+        s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)
+        assert origin.s3().get_object(**where)["Body"].read() == b"whole"

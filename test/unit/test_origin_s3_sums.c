@@ -117,6 +117,49 @@ static void test_other_answers_begin_without(void **state)
     }
 }
 
+static char told[128];
+
+static void note_begun(const struct origin *o, struct slice key, struct slice id)
+{
+    size_t n = strlen(told);
+    (void)o;
+    (void)snprintf(told + n, sizeof(told) - n, SLICE_FMT " " SLICE_FMT "|", SLICE_ARG(key), SLICE_ARG(id));
+}
+
+static void note_ended(const struct origin *o, struct slice id, bool is_gone)
+{
+    size_t n = strlen(told);
+    (void)o;
+    (void)snprintf(told + n, sizeof(told) - n, SLICE_FMT " %s|", SLICE_ARG(id), is_gone ? "gone" : "left");
+}
+
+/* An upload that was begun with others and that the service does not abort now is one that is known to be
+ * left there, for who aborts those later; one that it aborts is not. (Fails where nobody is told of it.) */
+static void test_what_is_not_aborted_is_told(void **state)
+{
+    static const struct origin_uploads uploads = {note_begun, note_ended};
+    static const struct {
+        struct script_step abort;
+        const char *told;
+    } rows[] = {
+        {{.answer = XML_ERROR("503 Slow Down", "SlowDown", "later"), .close = true}, "k id|id left|"},
+        {{.answer = "HTTP/1.1 204 No Content\r\n\r\n"}, "k id|id gone|"},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        const struct script_step steps[] = {BEGUN(ALGORITHM("CRC32")), rows[i].abort, BEGUN("")};
+        struct fixture f;
+        struct err e = {0};
+        told[0] = '\0';
+        fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);
+        f.origin->uploads = &uploads;
+        assert_false(begin(&f, "crc32c FULL_OBJECT", &e));
+        assert_int_equal(e.code, 0);
+        assert_string_equal(told, rows[i].told);
+        fixture_stop(&f);
+    }
+}
+
 /* origin.checksums=false asks for none. (Fails where the option is not looked at.) */
 static void test_who_is_not_asked(void **state)
 {
@@ -362,6 +405,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_answer_decides),
         cmocka_unit_test(test_other_answers_begin_without),
+        cmocka_unit_test(test_what_is_not_aborted_is_told),
         cmocka_unit_test(test_who_is_not_asked),
         cmocka_unit_test(test_a_part_with_a_checksum),
         cmocka_unit_test(test_a_part_without_its_checksum),

@@ -186,6 +186,53 @@ static void test_parts_share_what_there_is(void **state)
     drop(f);
 }
 
+/* Who waits for memory waits for the origin that others of the parts wait for: a node that stops gives it up,
+ * and so does a crowd that is full. (Fails where the time is waited for, and told as a lack of memory.) */
+static void test_who_waits_for_memory_is_given_up(void **state)
+{
+    struct fixture *f = make(4 * MIB);
+    struct part_send *first = begin(f, 5 * GIB), *second = NULL;
+    const struct part_plan plan = plan_of(2, 1);
+    struct quit_crowd crowd = {.most = 1};
+    struct quit_turn turn;
+    atomic_bool stop = true;
+    struct quit stops = {.now = &stop}, crowded = {.turn = &turn};
+    struct err e = {0};
+    (void)state;
+    quit_enter(&stops);
+    assert_int_equal(part_send_new(f->service, f->u, &plan, PART_WAIT_MS, &second, &e), -ECANCELED);
+    quit_leave(&stops);
+    atomic_store(&crowd.n, 1);
+    quit_turn_begin(&turn, &crowd);
+    quit_enter(&crowded);
+    assert_int_equal(part_send_new(f->service, f->u, &plan, PART_WAIT_MS, &second, &e), -ECANCELED);
+    quit_leave(&crowded);
+    assert_true(quit_turn_end(&turn));
+    assert_int_equal(budget_used(f->service->part_budget), 4 * MIB);
+    part_send_free(first);
+    second = begin(f, 1);
+    part_send_free(second);
+    drop(f);
+}
+
+/* Of a part without bytes that is given up the origin hears nothing; one that is ended it has. (Fails where
+ * its request goes at once: it takes the place of the part of its number, whatever becomes of it.) */
+static void test_a_part_without_bytes_waits_for_its_end(void **state)
+{
+    struct fixture *f = make(64 * MIB);
+    struct slice etag;
+    struct err e = {0};
+    (void)state;
+    part_send_free(begin(f, 0));
+    assert_int_equal(atomic_load(&n_calls), 0);
+    struct part_send *p = begin(f, 0);
+    assert_int_equal(part_send_end(p, &etag, &e), 0);
+    assert_true(slice_eq_str(etag, "e"));
+    assert_int_equal(atomic_load(&n_calls), 1);
+    part_send_free(p);
+    drop(f);
+}
+
 /* Writes pieces until the part is whole, or has failed. */
 static int write_all(struct part_send *p, uint64_t size, struct err *e)
 {
@@ -312,7 +359,7 @@ static int take_with_sum(struct origin *o, const struct origin_put *p, struct sl
             return err_set(e, (int)n, "the body");
         at += (uint64_t)n;
     }
-    struct slice last = body->sum(body->arg, /* wait= */ body->size_bytes == 0); /* else it is there */
+    struct slice last = body->sum(body->arg, /* wait= */ false); /* by now it is there */
     if (last.n == 0)
         return err_set(e, -ECANCELED, "given up");
     (void)snprintf(ret_etag + first.n, ORIGIN_ETAG_MAX + 1 - first.n, "/" SLICE_FMT "/" SLICE_FMT,
@@ -321,8 +368,8 @@ static int take_with_sum(struct origin *o, const struct origin_put *p, struct sl
 }
 
 /* The checksum of a part of an upload with some: told before the bytes when it is known then, else once its
- * end is; of no bytes too; of an upload without there is none. Who gives up waits for none. (Fails where the
- * last byte may leave before it.) */
+ * end is, as always of no bytes; of an upload without there is none. Who gives up waits for none. (Fails
+ * where the last byte may leave before it.) */
 static void test_checksums(void **state)
 {
     static const struct {
@@ -331,7 +378,7 @@ static void test_checksums(void **state)
     } rows[] = {
         {100, "crc32 COMPOSITE", "01", "01", "01/01/crc32 COMPOSITE"},
         {100, "crc32 COMPOSITE", "", "02", "/02/crc32 COMPOSITE"},
-        {0, "sha1 COMPOSITE", "", "03", "/03/sha1 COMPOSITE"},
+        {0, "sha1 COMPOSITE", "", "03", "03/03/sha1 COMPOSITE"},
         {100, "crc32 COMPOSITE", "", NULL, NULL},
         {0, "crc32 COMPOSITE", "", NULL, NULL},
         {100, "", "", "04", NULL},
@@ -350,7 +397,7 @@ static void test_checksums(void **state)
         atomic_store(&n_calls, 0);
         assert_int_equal(part_send_new(f->service, f->u, &plan, /* wait_ms= */ 0, &p, &e), 0);
         assert_int_equal(part_send_write(p, slice_of(bytes, rows[i].size), &e), 0);
-        while (atomic_load(&n_calls) == 0)
+        while (rows[i].size > 0 && atomic_load(&n_calls) == 0)
             (void)usleep(1000);
         if (rows[i].after) {
             part_send_sum(p, slice_str(rows[i].after));
@@ -419,7 +466,9 @@ int main(void)
         cmocka_unit_test(test_memory_does_not_grow_with_the_part),
         cmocka_unit_test(test_memory_stays_while_bytes_pass),
         cmocka_unit_test(test_parts_share_what_there_is),
+        cmocka_unit_test(test_who_waits_for_memory_is_given_up),
         cmocka_unit_test(test_the_last_byte_waits_for_the_end),
+        cmocka_unit_test(test_a_part_without_bytes_waits_for_its_end),
         cmocka_unit_test(test_what_is_sent_again),
         cmocka_unit_test(test_a_part_is_stopped),
         cmocka_unit_test(test_a_whole_part_is_stopped_last),

@@ -108,8 +108,8 @@ def test_remount_changes_what_the_kernel_keeps(node, origin, helper, where, tmp_
 
 
 def test_a_remount_by_fstab_begins_with_what_a_mount_does(node, origin, helper, where, tmp_path):
-    """Where fstab says nothing of set-user-ID bits and devices they count neither after `mount` nor after `mount -o remount`, which can
-    allow them by name. `relatime` is as it is anyway. [With flags of the options alone, as mount(8) gives them, a remount let both count;
+    """Where fstab says nothing of set-user-ID bits and devices they count neither after `mount` nor after `mount -o remount`; the helper is
+    told by name, which mount(8) does not hand on. `relatime` is as it is anyway. [With flags of the options alone, as mount(8) gives them, a remount let both count;
     libfuse does not know relatime.]"""
     bucket = node.new_bucket(origin)
     fstab = tmp_path / "fstab"
@@ -120,7 +120,7 @@ def test_a_remount_by_fstab_begins_with_what_a_mount_does(node, origin, helper, 
         mount -T {fstab} -o remount,ro {where}
         touch {where}/two 2>&1 | grep -o 'Read-only file system'
         grep -o '{where} ro,[a-z,]*' /proc/self/mountinfo
-        mount -T {fstab} -o remount,rw,dev {where}
+        {helper} {bucket} {where} -o remount,rw,dev
         touch {where}/two
         grep -o '{where} rw,[a-z,]*' /proc/self/mountinfo
         umount {where}

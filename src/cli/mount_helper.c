@@ -76,8 +76,8 @@ bool mount_helper_is(const char *program)
  * by its name because it is so anyway. */
 static bool is_for_others(const char *option)
 {
-    static const char *const words[] = {"defaults", "auto",    "noauto",   "user",   "nouser",
-                                        "users",    "nousers", "owner",    "group",  "_netdev",
+    static const char *const words[] = {"defaults", "auto",    "noauto",  "user",  "nouser",
+                                        "users",    "nousers", "owner",   "group", "_netdev",
                                         "_rnetdev", "nofail",  "relatime"};
     static const char *const beginnings[] = {"x-", "X-", "comment=", "user=", "helper=", "uhelper="};
     for (size_t i = 0; i < ARRAY_SIZE(words); i++)
@@ -116,16 +116,17 @@ static int check_writable(const char *directory, struct err *e)
     int r = stats_ask(directory, &report, e);
     if (r < 0)
         return err_prefix(e, r, "remount");
-    return report.is_read_only ? err_set(e, -EROFS,
-                                         "%s: remount: it was mounted read-only and stays so; unmount it, and "
-                                         "mount it again without ro",
-                                         directory)
-                               : 0;
+    return report.is_read_only
+               ? err_set(e, -EROFS,
+                         "%s: remount: it was mounted read-only and stays so; unmount it, and "
+                         "mount it again without ro",
+                         directory)
+               : 0;
 }
 
-/* mount -o remount: mount(8) gives the options that fstab has for the mount, or without such a line those that
- * it has now, and behind them what is to be changed. That fstab says nothing of set-user-ID bits and devices
- * does not mean that they count: it did not when the file system was mounted. */
+/* mount -o remount: mount(8) gives the options that fstab has for the mount, or without such a line those
+ * that it has now, and behind them what is to be changed. That fstab says nothing of set-user-ID bits and
+ * devices does not mean that they count: it did not when the file system was mounted. */
 static int remount(struct option_list *given, bool read_only, const char *directory, struct err *e)
 {
     struct mountinfo at;

@@ -153,7 +153,8 @@ static int take_in_order(struct mount *m, struct tree_file *f, const struct tree
         return -EAGAIN;
     int r = ask(m, f, x, /* flags= */ 0, &rep, e);
     bool is_lost = r == -EAGAIN && x->kind == WIRE_LOCK_FLOCK; /* what flock(2) had goes before it asks */
-    /* It has the request, and the session may go on: nobody else would give back what it does when it wakes. */
+    /* It has the request, and the session may go on: nobody else would give back what it does when it wakes.
+     */
     bool may_come = r == -ETIMEDOUT && x->type != WIRE_LOCK_NONE;
     if (r < 0 && !is_lost && !may_come)
         return r;

@@ -214,12 +214,12 @@ def test_who_only_asks_waits_for_nobody(mount):
 import fcntl, os, sys
 f = open(sys.argv[1], 'r+b')
 fcntl.lockf(f, fcntl.LOCK_EX, 1, 0)
-child = os.fork()
-if child == 0:
-    os._exit(0)  # closes its copy
-os.waitpid(child, 0)
 print('held', flush=True)
 for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)  # closes its copy
+    os.waitpid(child, 0)
     try:
         fcntl.lockf(f, fcntl.LOCK_EX, 1, 1)
         print('got', flush=True)

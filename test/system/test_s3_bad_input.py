@@ -78,6 +78,41 @@ def test_a_part_that_is_too_large(new_node, origin, size, code):
     assert "Parts" not in s3.list_parts(Bucket=name, Key="k", UploadId=upload)
 
 
+def test_a_part_in_chunks_that_is_too_large(node, scratch):
+    """The same of a part whose length is that of its payload, in chunks of HTTP. [Without the check in begin() of s3/multipart.c
+    the node waits for the bytes.]"""
+    s3 = node.s3()
+    upload = s3.create_multipart_upload(Bucket=scratch, Key="k")["UploadId"]
+    path = f"/{scratch}/k?partNumber=1&uploadId={upload}"
+    said = {"x-amz-decoded-content-length": str(5 * GIB + 1), "x-amz-trailer": "x-amz-checksum-crc32"}
+    headers = signed(node, "PUT", path, said, payload="STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+    headers = {k: v for k, v in headers.items() if k.lower() != "content-length"}
+    reply = send(node, "PUT", path, {**headers, "Transfer-Encoding": "chunked"})
+    assert (reply.status, reply.error()["Code"], reply.headers["connection"]) == (400, "EntityTooLarge", "close")
+    assert "Parts" not in s3.list_parts(Bucket=scratch, Key="k", UploadId=upload)
+    s3.abort_multipart_upload(Bucket=scratch, Key="k", UploadId=upload)
+
+
+@pytest.mark.parametrize("kind", ["scratch", "mirror"])
+def test_a_copied_part_that_is_too_large(node, origin, tmp_path, kind):
+    """A part of 5 GiB and a byte is refused as a copy, too, of the whole source or of a range, and none of its bytes is read. [Of
+    scratch buckets without the check in begin(), of mirrors without that in copy_part_beside() of s3/multipart.c.]"""
+    s3, source = node.s3(), harness.random_name()
+    with (tmp_path / "k").open("wb") as file:
+        file.truncate(5 * GIB + 2)  # holes
+    with (tmp_path / "whole").open("wb") as file:
+        file.truncate(5 * GIB + 1)
+    node.create_bucket(source, f"file://{tmp_path}")
+    where = {"Bucket": harness.scratch_bucket(node) if kind == "scratch" else node.new_bucket(origin), "Key": "k"}
+    where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
+    for key, more in (("whole", {}), ("k", {"CopySourceRange": f"bytes=1-{5 * GIB + 1}"})):
+        copy = {**where, "PartNumber": 1, "CopySource": {"Bucket": source, "Key": key}, **more}
+        assert refused(s3.upload_part_copy, **copy) == (400, "EntityTooLarge"), key
+    assert node.metric("forebay_origin_read_bytes_total", bucket=source) == 0
+    assert "Parts" not in s3.list_parts(**where)
+    s3.abort_multipart_upload(**where)
+
+
 def test_an_object_that_is_too_large(bucket):
     path = f"/{bucket.name}/k"
     headers = signed(bucket.node, "PUT", path, payload="UNSIGNED-PAYLOAD")

@@ -86,6 +86,8 @@
       "Time that requests waited for a limit; limit node, bucket, user, client, or share")                   \
     X(LIMIT_REFUSED, COUNTER, "forebay_limit_refused_total", "limit,name",                                   \
       "Requests refused because too many wait for a limit")                                                  \
+    X(MEMORY_REFUSED, COUNTER, "forebay_memory_refused_total", "for",                                        \
+      "Requests refused because others had the memory; for documents of S3 clients or parts of uploads")     \
     X(HANDLES, GAUGE, "forebay_handles", "kind", "Open handles; kind read or write")                         \
     X(SESSIONS, GAUGE, "forebay_sessions", "", "Clients connected by the wire protocol")                     \
     X(PASSTHROUGH, GAUGE, "forebay_mount_passthrough", "mount", "1 when the mount uses kernel passthrough")  \

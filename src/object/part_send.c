@@ -13,6 +13,7 @@
  */
 #include "object/part_send.h"
 
+#include "base/metrics.h"
 #include "base/sys.h"
 #include "namespace/upload.h"
 
@@ -267,6 +268,8 @@ int part_send_new(struct object_service *s, struct upstream *u, const struct par
                 : err_set(e, ERR_ORIGIN_BUSY, "%d parts are on their way already", PARTS_MAX);
     if (r == 0 && start(p) < 0)
         r = err_set(e, ERR_ORIGIN_BUSY, "no thread for another part now");
+    if (r == ERR_ORIGIN_BUSY && wait_ms > 0) /* else there is another way: nobody is refused for it */
+        metrics_count(METRIC_MEMORY_REFUSED, "parts", NULL, NULL);
     if (r < 0) {
         part_send_free(p);
         return r;

@@ -15,6 +15,7 @@
 #include "s3/part_list.h"
 #include "s3/sink.h"
 
+#include "base/metrics.h"
 #include "base/sys.h"
 #include "base/text.h"
 #include "origin/origin.h"
@@ -311,7 +312,10 @@ enum s3_error put_document(struct s3_request *r, struct buf *document, bool with
     }
     error = n < 0 ? body.error : n > 0 ? S3_ERR_MALFORMED_XML : S3_OK;
     body_fini(&body);
-    return taken ? error : reply_refuse(r, S3_ERR_SLOW_DOWN, "other documents take the memory for them");
+    if (taken)
+        return error;
+    metrics_count(METRIC_MEMORY_REFUSED, "documents", NULL, NULL);
+    return reply_refuse(r, S3_ERR_SLOW_DOWN, "other documents take the memory for them");
 }
 
 /* ---- writing ---- */

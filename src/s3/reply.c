@@ -116,6 +116,14 @@ struct slice reply_resource(const struct s3_request *r)
     return r->path.n <= S3_KEY_MAX_BYTES + 64 ? r->path : slice_sub(r->path, 0, S3_KEY_MAX_BYTES);
 }
 
+/* The body was not what its client said, perhaps in its length, too: nobody knows where the next request
+ * begins. */
+static bool ends_connection(enum s3_error error)
+{
+    return error == S3_ERR_REQUEST_TIMEOUT || error == S3_ERR_INCOMPLETE_BODY || error == S3_ERR_BAD_DIGEST ||
+           error == S3_ERR_SHA256_MISMATCH;
+}
+
 void reply_error(struct s3_request *r, enum s3_error error)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(32 * KIB);
@@ -127,7 +135,7 @@ void reply_error(struct s3_request *r, enum s3_error error)
     }
     if (s3_error_xml(&b, error, r->message, reply_resource(r), r->id, r->extra))
         buf_clear(&b);
-    if (error == S3_ERR_REQUEST_TIMEOUT || error == S3_ERR_INCOMPLETE_BODY)
+    if (ends_connection(error))
         http_conn_close_after(r->conn);
     reply_send(r, info->status, "application/xml", buf_view(&b));
 }

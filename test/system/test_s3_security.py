@@ -188,6 +188,7 @@ def test_presigned_urls(bucket, version):
     where = {"Bucket": bucket.name, "Key": "a key/ü+%"}
     bucket.s3.put_object(**where, Body=b"data", ContentType="text/plain")
     url = client.generate_presigned_url("get_object", Params=where, ExpiresIn=60)
+    assert ("AWSAccessKeyId=" in url, "X-Amz-Signature=" in url) == (version is None, version is not None)
     reply = fetch(url)
     assert (reply.status, reply.body) == (200, b"data")
     assert fetch(url, headers={"Range": "bytes=1-2"}).body == b"at"

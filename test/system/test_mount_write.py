@@ -727,20 +727,20 @@ def test_a_file_that_is_cut_while_it_is_published(bucket, mount, new_shaper, pas
     first = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.write(first, b"x" * size)
     shaper.fault("stall", match=f"{waits} /{slow}/f")
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with contextlib.ExitStack() as left:
+        if how == "fsync":
+            left.callback(os.close, first)
+        pool = left.enter_context(concurrent.futures.ThreadPoolExecutor(2))
         try:
             published = pool.submit(os.fsync if how == "fsync" else os.close, first)
             harness.wait_until(lambda: shaper.stats()["faults_injected"], what="on its way")
             opened = pool.submit(os.open, path, os.O_WRONLY | os.O_TRUNC)
+            left.callback(lambda: os.close(opened.result(200)))
             harness.wait_until(lambda: path.stat().st_size == 0, what="cut")
         finally:
             shaper.release()
-        second = opened.result(200)
         assert published.result(200) is None
-    if how == "fsync":
-        os.close(first)
-    os.write(second, b"second")
-    os.close(second)
+        os.write(opened.result(200), b"second")
     assert bucket.truth.get_object(Bucket=slow, Key="f")["Body"].read() == b"second" == path.read_bytes()
 
 

@@ -719,8 +719,8 @@ def test_the_last_store_before_a_mapping_ends(bucket, mount, new_shaper):
 def test_a_file_that_is_cut_while_it_is_published(bucket, mount, new_shaper, passthrough, how, size, waits):
     """Of two who write one file anew the second empties it while what the first wrote is on its way to the origin: neither close nor fsync
     of the first fails, whether the origin has its bytes by then or has not been sent them yet, and what the second closed is there in the
-    end. [Where send_once in object/writer.c wants all bytes once more after they were sent, or without was_cut in
-    mount/staging_publish.c, the first one is told EIO.]"""
+    end. [Without was_cut in mount/staging_publish.c what is to be sent gives ENODATA; where send_once in object/writer.c wants all bytes
+    once more after they were sent, too, what was sent gives EIO.]"""
     shaper = new_shaper(before=bucket.origin)
     slow = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
     path = mount(what=slow, passthrough=passthrough).path / "f"

@@ -109,8 +109,8 @@ def test_remount_changes_what_the_kernel_keeps(node, origin, helper, where, tmp_
 
 def test_a_remount_by_fstab_begins_with_what_a_mount_does(node, origin, helper, where, tmp_path):
     """Where fstab says nothing of set-user-ID bits and devices they count neither after `mount` nor after `mount -o remount`; the helper is
-    told by name, which mount(8) does not hand on. `relatime` is as it is anyway. [With flags of the options alone, as mount(8) gives them, a remount let both count;
-    libfuse does not know relatime.]"""
+    told by name, which mount(8) does not hand on. `relatime` is as it is anyway. [With flags of the options alone, as mount(8) gives
+    them, a remount let both count; libfuse does not know relatime.]"""
     bucket = node.new_bucket(origin)
     fstab = tmp_path / "fstab"
     fstab.write_text(f"{bucket} {where} forebay defaults,relatime,data={node.data} 0 0\n")

@@ -95,7 +95,7 @@ def test_a_part_in_chunks_that_is_too_large(node, scratch):
 
 @pytest.mark.parametrize("kind", ["scratch", "mirror"])
 def test_a_copied_part_that_is_too_large(node, origin, tmp_path, kind):
-    """A part of 5 GiB and a byte is refused as a copy, too, of the whole source or of a range, and none of its bytes is read. [Of
+    """A part of 5 GiB and a byte is refused as a copy, too, of the whole source or of a range, and at most its beginning is read. [Of
     scratch buckets without the check in begin(), of mirrors without that in copy_part_beside() of s3/multipart.c.]"""
     s3, source = node.s3(), harness.random_name()
     with (tmp_path / "k").open("wb") as file:
@@ -108,7 +108,7 @@ def test_a_copied_part_that_is_too_large(node, origin, tmp_path, kind):
     for key, more in (("whole", {}), ("k", {"CopySourceRange": f"bytes=1-{5 * GIB + 1}"})):
         copy = {**where, "PartNumber": 1, "CopySource": {"Bucket": source, "Key": key}, **more}
         assert refused(s3.upload_part_copy, **copy) == (400, "EntityTooLarge"), key
-    assert node.metric("forebay_origin_read_bytes_total", bucket=source) == 0
+    assert node.metric("forebay_origin_read_bytes_total", bucket=source) < GIB // 16
     assert "Parts" not in s3.list_parts(**where)
     s3.abort_multipart_upload(**where)
 

@@ -39,7 +39,8 @@ static void note_file(int fd, bool is_sync, uint64_t at)
     assert_true(i < SYNCED_MAX);
     seen.n = MAX(seen.n, i + 1);
     seen.files[i].ino = st.st_ino;
-    *(is_sync ? &seen.files[i].synced : &seen.files[i].written) = at;
+    uint64_t *last = is_sync ? &seen.files[i].synced : &seen.files[i].written;
+    *last = MAX(*last, at); /* a sync on the way may end behind one that began later */
     (void)pthread_mutex_unlock(&seen.lock);
 }
 

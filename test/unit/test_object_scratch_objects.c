@@ -213,6 +213,29 @@ static int counted_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit 
     return faulty_commit(kv, t, kind, ret_version, e);
 }
 
+static const struct sys *below;
+static _Atomic uint64_t watched_ino;
+static _Atomic unsigned file_syncs[2]; /* of that file: fdatasync, fsync */
+
+static void count_sync(int fd, bool is_whole)
+{
+    struct stat st;
+    if (below->fstat(fd, &st) == 0 && st.st_ino == atomic_load(&watched_ino))
+        (void)atomic_fetch_add(&file_syncs[is_whole], 1);
+}
+
+static int counted_fdatasync(int fd)
+{
+    count_sync(fd, /* is_whole= */ false);
+    return below->fdatasync(fd);
+}
+
+static int counted_fsync(int fd)
+{
+    count_sync(fd, /* is_whole= */ true);
+    return below->fsync(fd);
+}
+
 static int setup_counting(void **state)
 {
     if (setup_local(state) != 0)
@@ -224,8 +247,21 @@ static int setup_counting(void **state)
     counting_engine.commit = counted_commit;
     counting = (struct faulty){.kv.engine = &counting_engine, .inner = f->kv};
     f->kv = &counting.kv;
+    static struct sys table;
+    below = sys;
+    table = *sys;
+    table.fdatasync = counted_fdatasync;
+    table.fsync = counted_fsync;
+    sys = &table; /* while no thread of a service runs */
     open_service(f);
     return 0;
+}
+
+static int teardown_counting(void **state)
+{
+    int r = teardown(state);
+    sys = below;
+    return r;
 }
 
 /* A removal by key is durable when it is acknowledged, also of what a mount has removed a moment ago. Fails
@@ -255,21 +291,6 @@ static void test_what_is_synced_is_durable(void **state)
     }
 }
 
-static const struct sys *below;
-static _Atomic unsigned file_syncs[2]; /* fdatasync, fsync */
-
-static int counted_fdatasync(int fd)
-{
-    (void)atomic_fetch_add(&file_syncs[0], 1);
-    return below->fdatasync(fd);
-}
-
-static int counted_fsync(int fd)
-{
-    (void)atomic_fetch_add(&file_syncs[1], 1);
-    return below->fsync(fd);
-}
-
 /* A file that is open, and changed in place or by a little, costs a sync one of its own file and no commit:
  * with WIRE_DATA_ONLY fdatasync, else fsync, so that its time lasts. What it has grown by is counted by its
  * bucket from a MiB on. Fails when sync_inode always records, when it never does, and when sync_data does not
@@ -281,12 +302,11 @@ static void test_what_a_sync_of_an_open_file_costs(void **state)
     assert_int_equal(create_file(f, ROOT, "log", WIRE_WRITE | WIRE_EXCLUSIVE, &c), 0);
     assert_int_equal(pwrite(c.fd, "first", 5, 0), 5);
     assert_int_equal(sync_ino(f, c.inode.ino), 0);
-    static struct sys table;
-    below = sys;
-    table = *sys;
-    table.fdatasync = counted_fdatasync;
-    table.fsync = counted_fsync;
-    sys = &table;
+    struct stat st;
+    assert_int_equal(fstat(c.fd, &st), 0);
+    atomic_store(&watched_ino, st.st_ino);
+    atomic_store(&file_syncs[0], 0);
+    atomic_store(&file_syncs[1], 0);
     unsigned before = atomic_load(&commits);
     for (unsigned i = 1; i <= 4; i++) {
         assert_int_equal(pwrite(c.fd, "again and longer", 16, i), 16);
@@ -302,7 +322,6 @@ static void test_what_a_sync_of_an_open_file_costs(void **state)
     assert_int_equal(atomic_load(&commits), before + 1);
     assert_int_equal(sync_with(f, c.inode.ino, WIRE_DATA_ONLY), 0);
     assert_int_equal(atomic_load(&commits), before + 1);
-    sys = below;
     assert_int_equal(close_handle(f, c.handle), 0);
 }
 
@@ -689,12 +708,14 @@ int main(void)
         BOTH(test_parts_and_checksums),
         BOTH(test_conditions_on_an_open_file),
         BOTH(test_an_etag_ends_with_its_bytes),
-        cmocka_unit_test_setup_teardown(test_what_is_gone_is_gone_for_good, setup_counting, teardown),
-        cmocka_unit_test_setup_teardown(test_what_a_sync_of_an_open_file_costs, setup_counting, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_gone_is_gone_for_good, setup_counting,
+                                        teardown_counting),
+        cmocka_unit_test_setup_teardown(test_what_a_sync_of_an_open_file_costs, setup_counting,
+                                        teardown_counting),
         cmocka_unit_test_setup_teardown(test_a_sync_takes_an_etag_that_is_not_of_the_bytes, setup_counting,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_synced_is_durable, setup_counting, teardown),
-        cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown),
+                                        teardown_counting),
+        cmocka_unit_test_setup_teardown(test_what_is_synced_is_durable, setup_counting, teardown_counting),
+        cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_ended_objects_go_in_the_last_bucket, setup_local, teardown),
         cmocka_unit_test(test_when_ended_objects_are_looked_for),
         cmocka_unit_test_setup_teardown(test_ended_objects_do_not_wait_for_other_buckets, setup_local,

@@ -111,7 +111,7 @@ def collected(file, **environment):
 
 def test_long_tests_are_collected_when_asked_for():
     """Those marked soak are not there without FOREBAY_SOAK, rather than reported as not run."""
-    usual, all_ = collected("test_scratch_mount.py"), collected("test_scratch_mount.py", FOREBAY_SOAK="1")
+    usual, all_ = collected("test_scratch_directories.py"), collected("test_scratch_directories.py", FOREBAY_SOAK="1")
     assert set(usual) < set(all_)
     assert not any("test_a_million_entries" in name for name in usual)
     assert any("test_a_million_entries" in name for name in all_)

@@ -29,9 +29,8 @@ from versus import (DISK, ONE_GET, OURS, SMALL_BYTES, STRAIGHT, asked, epoch, gi
 FIRST_OBJECTS, QUICK_FIRST_OBJECTS, FIRST_SIZES = 21, 5, [4 * MIB, 128 << 10]
 EPOCH_FILES, QUICK_EPOCH_FILES, EPOCHS = 600, 150, 2
 HALF_FILES, QUICK_HALF_FILES, HALF_BYTES, HALF_EPOCHS = 80, 24, 2 * MIB, 4
-HALF_PAUSE_SECONDS = 2  # rclone cuts its cache back each second
-COUNT_ROUNDS = 3  # bytes that are counted hardly vary
-STREAMS, STREAM_BYTES, QUICK_STREAM_BYTES, STREAM_ROUNDS = 64, 16 * MIB, 2 * MIB, 5
+HALF_PAUSE_SECONDS = 1.5  # rclone cuts its cache back each second
+STREAMS, STREAM_BYTES, QUICK_STREAM_BYTES = 64, 16 * MIB, 2 * MIB
 DROPPED_BYTES, QUICK_DROPPED_BYTES = 512 * MIB, 50 * MIB
 CONNECTIONS = 16
 EQUAL = 1.01  # what is bound by the origin is the same for all
@@ -44,12 +43,16 @@ def at_shaper(lab, shaper):
 
 
 @contextlib.contextmanager
-def cold_front(lab, name, bucket, shaper, keys):
-    """A node with nothing in it, or nginx as an empty cache, in front of the shaped origin: (address, targets, processes)."""
+def cold_front(lab, name, bucket, shaper, keys, listed=False):
+    """A node with nothing in it, or nginx as an empty cache, in front of the shaped origin: (address, targets, processes).
+    listed: a client has listed the bucket before; nginx has no use for that."""
     with contextlib.ExitStack() as stack:
         if name == OURS:
             server = stack.enter_context(lab.node(bucket, endpoint=shaper.endpoint))
             targets, address = lab.targets(server.s3(signature_version="s3v4"), bucket, keys)
+            if listed:
+                pages = server.s3().get_paginator("list_objects_v2").paginate(Bucket=bucket)
+                assert sum(page["KeyCount"] for page in pages) == len(keys)
         else:
             directory = lab.path("proxy")
             stack.callback(lambda: directory.exists() and harness.tree_remove(directory))  # not where nginx is missing
@@ -214,7 +217,7 @@ def epochs_through_mounts(lab, shaper, bucket, sources, total):
         wanted = peers.before_origin(peers.present(left_out))
         sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once)
         say(f"two epochs through all mounts: {', '.join(sides)}")
-        taken, share = rounds(lab, sides, left_out, pairs=COUNT_ROUNDS)
+        taken, share = rounds(lab, sides, left_out)
     rows = rows_against(taken, share, title, "of the data set's", 1.0, EQUAL, read_ahead_kb=read_ahead_kb, at_most=True)
     return noted(rows, taken, by_epoch) + rows_left_out(left_out, title)
 
@@ -232,7 +235,7 @@ def epochs_through_s3(lab, shaper, bucket, sources, total):
             return counted(shaper, total, pids, [lambda: lab.get(address, targets, CONNECTIONS, compare=files)] * EPOCHS, sum)
 
     say(f"two epochs through S3: {OURS}, {CACHE}")
-    taken, share = rounds(lab, {name: lambda n=name: once(n) for name in (OURS, CACHE)}, left_out, pairs=COUNT_ROUNDS)
+    taken, share = rounds(lab, {name: lambda n=name: once(n) for name in (OURS, CACHE)}, left_out)
     rows = rows_against(taken, share, title, "of the data set's", 1.0, EQUAL, at_most=True)
     return noted(rows, taken, by_epoch) + rows_left_out(left_out, title)
 
@@ -271,7 +274,7 @@ def half_through_mounts(lab, shaper, count):
         wanted = [peer for peer in able if not peer.unlimited]
         sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once)
         say(f"epochs with half a cache through mounts: {', '.join(sides)}")
-        taken, share = rounds(lab, sides, left_out, pairs=COUNT_ROUNDS)
+        taken, share = rounds(lab, sides, left_out)
     rows = rows_against(taken, share, title, "of the data set's", 1.0, EQUAL, read_ahead_kb=read_ahead_kb, at_most=True)
     return noted(rows, taken, by_epoch) + rows_left_out(left_out, title)
 
@@ -341,7 +344,7 @@ def memory_through_mounts(lab, shaper, bucket, sources, text):
         sides, read_ahead_kb = mount_sides(lab, stack, shaper, bucket, sources, left_out, wanted, once,
                                            lambda system: all_right(system, sources))
         say(f"{len(sources)} streams through all mounts: {', '.join(sides)}")
-        taken, share = rounds(lab, sides, left_out, pairs=min(lab.pairs, STREAM_ROUNDS))
+        taken, share = rounds(lab, sides, left_out)
     return memory_rows(taken, share, left_out, title, read_ahead_kb=read_ahead_kb)
 
 
@@ -356,8 +359,7 @@ def memory_through_s3(lab, shaper, bucket, sources, text):
             return sample
 
     say(f"{len(sources)} streams through S3: {OURS}, {CACHE}")
-    taken, share = rounds(lab, {name: lambda n=name: once(n) for name in (OURS, CACHE)}, left_out,
-                          pairs=min(lab.pairs, STREAM_ROUNDS))
+    taken, share = rounds(lab, {name: lambda n=name: once(n) for name in (OURS, CACHE)}, left_out)
     return memory_rows(taken, share, left_out, title)
 
 

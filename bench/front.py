@@ -57,15 +57,15 @@ http {{
 {servers}
 }}
 """
-STATIC_SERVER = "    server {{ listen 127.0.0.1:{port} backlog=1024; root {root}; }}"
-TLS_SERVER = """    server {{ listen 127.0.0.1:{port} ssl backlog=1024; root {root}; ssl_protocols TLSv1.2 TLSv1.3;
+STATIC_SERVER = "    server {{ listen 127.0.0.1:{port} reuseport backlog=1024; root {root}; }}"
+TLS_SERVER = """    server {{ listen 127.0.0.1:{port} ssl reuseport backlog=1024; root {root}; ssl_protocols TLSv1.2 TLSv1.3;
         ssl_certificate {certificate[0]}; ssl_certificate_key {certificate[1]}; }}"""
 # What is signed for the origin passes on; the key of the cache is the path alone.
 CACHE_SERVER = """
     proxy_cache_path {dir}/cache levels=1:2 keys_zone=objects:64m max_size=20g inactive=24h use_temp_path=off;
     upstream origin {{ server {origin}; keepalive 64; }}
     server {{
-        listen 127.0.0.1:{port} backlog=1024; tcp_nopush off; # with it small answers out of the cache wait for a timer
+        listen 127.0.0.1:{port} reuseport backlog=1024; tcp_nopush off; # with it small answers out of the cache wait for a timer
         location / {{
             proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host {origin};
             proxy_cache objects; proxy_cache_key $uri; proxy_cache_valid 200 24h; proxy_cache_lock on;
@@ -81,11 +81,13 @@ def congestion():
 
 
 def listener(port, control):
-    """A socket that listens with a congestion control, which its connections will have, too."""
+    """A socket that listens with a congestion control, which its connections will have, too, and may have others beside it at the
+    port."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind(("127.0.0.1", port))
         listening.listen(1024)
         listening.setblocking(False)  # nginx expects that of what it takes over: of two workers that are woken one would wait in accept
@@ -126,10 +128,16 @@ def tell_if_listening(fd, port, control):
         return bool(listens)
 
 
+def workers():
+    """Of nginx with `worker_processes auto`."""
+    return os.sysconf("SC_NPROCESSORS_ONLN")
+
+
 class Nginx(harness.Program):
     """nginx with one server: over a directory (with TLS, given `certificate` and key), or as a cache in front of `origin` (HOST:PORT).
+    Each of its workers, of which it has as many as there are processors, has a listener of its own (reuseport).
     alike: with the congestion control that our own listeners choose. It has no setting for that, but takes sockets over from one that
-    it replaces (the variable NGINX), and connections have that of their listener."""
+    it replaces (the variable NGINX), one for each worker, and connections have that of their listener."""
 
     def __init__(self, directory, root=None, origin=None, certificate=None, alike=False):
         nginx = peers.program("nginx")
@@ -144,8 +152,9 @@ class Nginx(harness.Program):
         config.write_text(CONFIG.format(dir=self.dir, user=user, servers=server))
         argv = [*peers.IN_ORDER, nginx, "-p", self.dir, "-c", config]
         if alike:
-            with listener(self.port, OUR_CONGESTION) as ready:
-                self.spawn(argv, env={"NGINX": f"{ready.fileno()};"}, pass_fds=[ready.fileno()])
+            with contextlib.ExitStack() as stack:
+                ready = [stack.enter_context(listener(self.port, OUR_CONGESTION)).fileno() for _ in range(workers())]
+                self.spawn(argv, env={"NGINX": "".join(f"{one};" for one in ready)}, pass_fds=ready)
         else:
             self.spawn(argv)
         try:

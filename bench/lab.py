@@ -33,6 +33,7 @@ QUICK_PAIRS = 3
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
 VALIDATE = "ttl:1h"  # by default attributes are checked again after 60 s: requests to the origin in the middle of longer epochs
+HALT_POLL = pathlib.Path("/sys/module/haltpoll/parameters/guest_halt_poll_ns")  # of a virtual machine
 PROGRAM_SECONDS = 1800  # no sample takes as long: a file system that answers nobody does not stop the run for ever
 MOUNT_SECONDS, UMOUNT_SECONDS = 30, 90  # `forebay umount` itself gives up after 60
 FILL_ABOVE_MIB = 2048  # what fills go to has been touched before; this much free memory more does not matter
@@ -71,8 +72,9 @@ def machine():
     memory = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal"))
     release = next((line.split("=", 1)[1].strip().strip('"') for line in open("/etc/os-release")
                     if line.startswith("PRETTY_NAME=")), "")
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory / MIB, 1), "kernel": platform.release(),
-            "system": release}
+    known = {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory / MIB, 1), "kernel": platform.release(),
+             "system": release}
+    return {**known, "halt_poll_ns": int(HALT_POLL.read_text())} if HALT_POLL.exists() else known
 
 
 def file_system(path):

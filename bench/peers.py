@@ -26,6 +26,10 @@ DISK, TMPFS, MINIO = "the disk", "tmpfs", "MinIO"
 READ_AHEAD_KB = 1024  # what Forebay's own mount asks for; given to all
 OWN_BINS = [ROOT / ".deps/venv/bin", ROOT / ".deps/bin"]
 IN_ORDER = ["setpriv", "--pdeathsig", "TERM", "--"]  # what has children or a mount ends in order when this process is killed
+# What its documentation advises; the file is CONFIG in front.py.
+NGINX_TUNING = ("worker_processes auto; listen with reuseport; sendfile on; tcp_nopush on; open_file_cache; keepalive_requests 1000000000; "
+                "access_log off; as a cache: proxy_cache with use_temp_path=off, proxy_cache_key by the path, proxy_cache_lock on, "
+                "proxy_http_version 1.1 with keepalive 64 to the origin, tcp_nopush off, which delays small answers")
 MISSING = {
     # 2026-11-28: the crate mountpoint-s3-fs 0.11.0 has no program but examples; mount_from_config mounts what a manifest lists, to be read only
     "mountpoint-s3": "its program is not in the package registries that can be reached, nor in Debian: the crates mountpoint-s3 and mount-s3 are "
@@ -462,7 +466,7 @@ def describe():
             for p in [FOREBAY, *MOUNTS]]
     nginx, s3 = program("nginx"), harness.versitygw_bin()
     rows.append({"name": "nginx", "version": first_line(nginx, "-v") if nginx else None, "missing": None if nginx else "not installed",
-                 "tuning": "sendfile, tcp_nopush, open_file_cache; as a cache: proxy_cache, keyed by the path, with a lock per object"})
+                 "tuning": NGINX_TUNING})
     rows.append({"name": "versitygw", "version": first_line(str(s3), "--version") if s3.exists() else None,
                  "missing": None if s3.exists() else "not built", "tuning": "posix, over a directory: the origin of all, and the reference for PUT"})
     absent = Minio.missing()

@@ -12,12 +12,13 @@ NOTES = pathlib.Path(__file__).resolve().parent / "NOTES.md"
 HEAD = """# Measured
 
 Written by `bench/run`; `make bench` renews it. Each figure is the median of interleaved pairs (ours, reference) on one machine
-in one run, with minimum and maximum, and there is no verdict where who came first in a round decides it; *steal* is the share of
+in one run, with minimum and maximum, and there is no verdict where who came first in a round decides it, nor beside a peer whose processor
+time for each GB is more than ours in some pairs and less in others; *steal* is the share of
 CPU time that the hypervisor gave to others meanwhile. Warm means in the page cache, for both sides. Cold means a node with nothing in it, behind `bench/shaper`: 20 ms to the first byte, 50 MB/s
 per connection, 300 MB/s in all. Buckets have `validate=ttl:1h`, so that attributes are trusted as long as the peers trust theirs.
 The raw numbers of every pair are in `bench/results/`.
 """
-TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small_costs": "Calls of small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
+TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small_polling": "Small files, idle processors polling", "small_costs": "Calls of small files", "dropped": "With the page cache dropped", "cold": "Cold reads",
           "model_cold": "A cold model", "first": "First byte", "s3": "Warm S3", "values": "Small values", "tls": "TLS", "listing": "Long listings",
           "put": "Uploads", "put_opaque": "Uploads without MD5", "put_mirror": "Uploads to a mirror", "write_back": "Write-back",
           "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",
@@ -28,7 +29,7 @@ TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small
           "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers", "peers_small": "Small files, beside peers",
           "peers_checkpoint": "Checkpoints, beside peers", "peers_train": "Training, beside peers", "peers_s3": "Warm S3, beside peers",
           "peers_first": "First byte, beside peers", "peers_epochs": "Two epochs and half a cache, beside peers", "peers_memory": "Memory, beside peers",
-          "peers_dropped": "With the page cache dropped, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
+          "peers_dropped": "With the page cache dropped, beside peers", "uneven": "An uneven origin, beside peers", "ceiling": "The shaper itself", "scale": "Index"}
 PLOTS = {"goals.svg": "Results as shares of their goals", "costs.svg": "CPU seconds per GB", "peers_warm.svg": "Warm reads of all systems",
          "peers_cold.svg": "Cold reads of all systems", "peers_small.svg": "Small files of all systems", "s3.svg": "Warm S3",
          "peers_checkpoint.svg": "Checkpoints of all systems", "peers_train.svg": "Training on all systems", "peers_s3.svg": "Warm S3 of all systems",
@@ -76,10 +77,15 @@ def spread_of(row):
     return row.get("ratio") or row.get("spread")
 
 
+def same_machine(before, now):
+    """As far as the older result tells: newer ones may say more of a machine."""
+    return all(now.get(key) == value for key, value in before.items())
+
+
 def agreement(before, now):
     """How many medians of a run lie within the spread of the run before on the same machine, and what each was then; None where there is none to
     compare with."""
-    if not before or before["machine"] != now["machine"] or before["quick"] != now["quick"]:
+    if not before or not same_machine(before["machine"], now["machine"]) or before["quick"] != now["quick"]:
         return None
     former = {row["title"]: {**spread_of(row), "met": goals.judged(row)["met"]} for row in before["rows"] if spread_of(row)}
     both = [row for row in now["rows"] if spread_of(row) and row["title"] in former]
@@ -163,7 +169,8 @@ def cost_text(row):
     for key, name, form, scale in (("cpu_s_per_gb", "CPU s/GB", ".2f", 1), ("cpu_s_per_100k", "CPU s/100,000 requests", ".2f", 1), ("memory_bytes", "memory MiB", ".0f", 1 / (1 << 20)),
                                    ("origin_bytes", "origin bytes of the object's", ".2f", 1), ("origin_requests", "requests", ".0f", 1)):
         if key in ours:
-            parts.append(f"{name} {ours[key] * scale:{form}}" + (f" against {theirs[key] * scale:{form}}" if key in theirs else ""))
+            more = f" (theirs over ours {span(row['cpu'], '.2f')})" if key == "cpu_s_per_gb" and "cpu" in row else ""
+            parts.append(f"{name} {ours[key] * scale:{form}}" + (f" against {theirs[key] * scale:{form}}" if key in theirs else "") + more)
     return "; ".join(parts)
 
 
@@ -189,6 +196,7 @@ def section(name, result):
              f"`{result['command']}`, {result['date']}, forebay {result['version']} at commit {result['commit']}"
              + (f" (src {result['sources']})" if result.get("sources") else "") + f"; {goals.machine_text(m)}, {result['file_system']}"
              + (f", load average {result['load']:.1f} before" if "load" in result else "")
+             + (f", took {result['seconds']} s" if "seconds" in result else "")
              + (". **Quick run: fewer pairs than a goal asks for.**" if result["quick"] else "."), "",
              result["about"], "",
              "| what | goal | result | | how much | steal |", "| --- | --- | --- | --- | --- | --- |"]
@@ -222,7 +230,8 @@ def plots_of(directory, names):
 README_TEXT = """Goal beside result, made by `make bench` and, where the measurement is a heavy one (peers, shards, a million names), `make bench ALL=1`
 each on one machine: medians of interleaved pairs with minimum and maximum. Every other round goes in the opposite order: where the medians of the
 two orders lie on different sides of the goal and differ by more than a factor of two, both stand there in place of a verdict. Spread, machine, versions and
-commands are in [bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Cold means a node with nothing in it behind a
+commands are in [bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Beside peers the processor time is compared
+in the same pairs, and there is no verdict where it was more in some and less in others. Cold means a node with nothing in it behind a
 proxy that shapes the origin to 20 ms to the first byte, 50 MB/s per connection, 300 MB/s in all."""
 
 

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 import lab as lab_module
 import peers
-from lab import GIB, MIB, SHAPE, harness, pair_row, say, stolen
+from lab import GIB, MIB, SHAPE, harness, pair_row, say, spread, stolen
 from usage import Usage
 
 COLD_BYTES, QUICK_COLD_BYTES = GIB, 32 * MIB
@@ -77,6 +77,12 @@ def cost_row(title, goal, ours, reference, share, unit, scale=1.0, at_most=False
     return {**row, "ours_cost": costs(ours), "reference_cost": costs(reference)}
 
 
+def cpu_of(ours, theirs):
+    """{"cpu": their CPU seconds per GB over ours}, of the pairs, where both have some."""
+    pairs = [(a.get("cpu_s_per_gb"), b.get("cpu_s_per_gb")) for a, b in zip(ours, theirs)]
+    return {"cpu": spread([b / a for a, b in pairs])} if pairs and all(a and b for a, b in pairs) else {}
+
+
 def rows_against(taken, share, title, unit, scale, goal=1.0, ours=OURS, read_ahead_kb=None, at_most=False):
     """One row for each system but ours. `taken`: {name: [{"rate": ...}]}; `read_ahead_kb`: what all of their mounts had; at_most: of what is
     compared less is better."""
@@ -85,7 +91,7 @@ def rows_against(taken, share, title, unit, scale, goal=1.0, ours=OURS, read_ahe
         if name == ours:
             continue
         row = {**cost_row(f"{title}, against {name}", goal, taken[ours], samples, share, unit, scale, at_most), "peer": name,
-               **({"read_ahead_kb": read_ahead_kb} if read_ahead_kb is not None else {})}
+               **cpu_of(taken[ours], samples), **({"read_ahead_kb": read_ahead_kb} if read_ahead_kb is not None else {})}
         rows.append({**row, "goal": "-", "met": None, "beside": True} if name in BESIDE else row)
     return rows
 

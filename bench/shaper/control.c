@@ -5,8 +5,9 @@
  *     POST /-/shaper/reset                 counters to zero, armed faults away
  *     POST /-/shaper/release               whatever stalls goes on
  *     POST /-/shaper/fault?kind=KIND[&count=N][&match=TEXT][&at=BYTES][&for=TIME][&skip=N]
- *     POST /-/shaper/set?NAME=VALUE[&..]   first-byte, per-connection, total, slow-list, busy-above as
- *                                          on the command line; system: whose requests come from now on
+ *     POST /-/shaper/set?NAME=VALUE[&..]   first-byte, seed, per-connection, total, slow-list, busy-above as
+ *                                          on the command line (a seed's sequence begins anew); system:
+ *                                          whose requests come from now on
  */
 #include "shaper.h"
 

@@ -86,6 +86,18 @@ static int set_first_byte(struct shaper *sh, const char *name, const char *value
     return 0;
 }
 
+/* Delays are those of the seed from its first on. */
+static int set_seed(struct shaper *sh, const char *name, const char *value, struct err *e)
+{
+    uint64_t v;
+    if (slice_u64(slice_str(value), &v) < 0)
+        return err_set(e, ERR_BAD_OPTION, "%s %s: not a number", name, value);
+    LOCK_SCOPE(&sh->lock);
+    sh->delay.seed = v;
+    sh->draws = 0;
+    return 0;
+}
+
 static int set_busy_above(struct shaper *sh, const char *name, const char *value, struct err *e)
 {
     uint64_t v;
@@ -102,6 +114,8 @@ int shaper_set(struct shaper *sh, const char *name, const char *value, struct er
     uint64_t v;
     if (strcmp(name, "first-byte") == 0)
         return set_first_byte(sh, name, value, e);
+    if (strcmp(name, "seed") == 0)
+        return set_seed(sh, name, value, e);
     if (strcmp(name, "slow-list") == 0) {
         if (text_parse_duration(slice_str(value), &v) < 0 || v > 3600000)
             return err_set(e, ERR_BAD_OPTION, "%s %s: not a time of at most 1h", name, value);

@@ -24,8 +24,8 @@ struct shaper {
 /* upstream: "HOST:PORT", shorter than 128. */
 void shaper_init(struct shaper *sh, const char *upstream);
 void shaper_fini(struct shaper *sh);
-/* One setting by the name of its flag: first-byte, per-connection, total, slow-list, busy-above,
- * system. ERR_BAD_OPTION. */
+/* One setting by the name of its flag: first-byte, seed (its sequence begins anew), per-connection, total,
+ * slow-list, busy-above, system. ERR_BAD_OPTION. */
 int shaper_set(struct shaper *sh, const char *name, const char *value, struct err *e);
 /* Time at which the response to a request whose head was complete at now_ns may begin. */
 uint64_t shaper_respond_at(struct shaper *sh, enum head_kind kind, uint64_t now_ns);

@@ -9,6 +9,7 @@
  */
 #include "base/err.h"
 
+#include <limits.h>
 #include <string.h>
 
 #define CUT_LEAST 80 /* bytes of a text that are left when it is cut for what stands behind it */
@@ -79,6 +80,12 @@ int err_prefix(struct err *e, int code, const char *fmt, ...)
     return code;
 }
 
+/* Also of a peer's number that has no positive counterpart. */
+static bool is_errno(int code)
+{
+    return code < 0 && code >= -INT_MAX;
+}
+
 const char *err_text(int code)
 {
     switch (code) {
@@ -90,7 +97,7 @@ const char *err_text(int code)
     default:
         break;
     }
-    const char *text = code < 0 ? strerrordesc_np(-code) : code == 0 ? "success" : NULL;
+    const char *text = is_errno(code) ? strerrordesc_np(-code) : code == 0 ? "success" : NULL;
     return text ? text : "unknown error";
 }
 
@@ -105,7 +112,7 @@ const char *err_name(int code)
     default:
         break;
     }
-    const char *name = code < 0 ? strerrorname_np(-code) : code == 0 ? "OK" : NULL;
+    const char *name = is_errno(code) ? strerrorname_np(-code) : code == 0 ? "OK" : NULL;
     return name ? name : "UNKNOWN";
 }
 

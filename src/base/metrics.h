@@ -88,6 +88,9 @@
       "Requests refused because too many wait for a limit")                                                  \
     X(MEMORY_REFUSED, COUNTER, "forebay_memory_refused_total", "for",                                        \
       "Requests refused because others had the memory; for documents of S3 clients or parts of uploads")     \
+    X(CROWD_REFUSED, COUNTER, "forebay_crowd_refused_total", "for",                                          \
+      "Requests refused because too many others wait; for origins, or parts of uploads that are on their "   \
+      "way")                                                                                                 \
     X(HANDLES, GAUGE, "forebay_handles", "kind", "Open handles; kind read or write")                         \
     X(SESSIONS, GAUGE, "forebay_sessions", "", "Clients connected by the wire protocol")                     \
     X(PASSTHROUGH, GAUGE, "forebay_mount_passthrough", "mount", "1 when the mount uses kernel passthrough")  \

@@ -144,6 +144,13 @@ void quit_enter_tidy(struct quit *q)
     q->tidy_until_ms = sys_mono_ms() + QUIT_TIDY_MS;
 }
 
+void quit_enter_impatient(struct quit *q)
+{
+    static const atomic_bool is_impatient = true;
+    *q = (struct quit){.soon = &is_impatient};
+    quit_enter(q);
+}
+
 void quit_leave(struct quit *q)
 {
     assert(here == q);

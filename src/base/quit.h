@@ -68,6 +68,8 @@ uint64_t quit_patience_ms(uint64_t timeout_ms);
  * They are left in the reverse order. */
 void quit_enter(struct quit *q);
 void quit_enter_tidy(struct quit *q);
+/* One in which QUIT_SOON is said: of who can do without an answer, or asks again later. */
+void quit_enter_impatient(struct quit *q);
 void quit_leave(struct quit *q);
 
 /* `crowd` outlives it. The turn is then put into a scope. */

@@ -18,11 +18,11 @@
 static const char day_names[] = "SunMonTueWedThuFriSat";
 static const char month_names[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 
-static char *put_number(char *to, uint64_t value, size_t width)
+static char *put_two(char *to, int value)
 {
-    for (size_t i = width; i > 0; i--, value /= 10)
-        to[i - 1] = (char)('0' + value % 10);
-    return to + width;
+    to[0] = (char)('0' + value / 10);
+    to[1] = (char)('0' + value % 10);
+    return to + 2;
 }
 
 /* What gmtime_r gives, without the lock on the time zone that it takes: answers of all threads have dates.
@@ -42,55 +42,43 @@ static void to_calendar(uint64_t s, struct tm *ret)
                        .tm_wday = (int)((days + 4) % 7)};
 }
 
-/* The letters of match() below, and 'w' day name, 'f' milliseconds. */
-static void put_date(char *to, const char *pattern, uint64_t real_ns)
+static void put_year(char *to, const struct tm *t)
 {
-    struct tm t;
-    to_calendar(real_ns / NS_PER_S, &t);
-    for (; *pattern; pattern++) {
-        switch (*pattern) {
-        case 'Y':
-            to = put_number(to, (uint64_t)t.tm_year + 1900, 4);
-            break;
-        case 'O':
-            to = put_number(to, (uint64_t)t.tm_mon + 1, 2);
-            break;
-        case 'N':
-            to = mempcpy(to, month_names + 3 * t.tm_mon, 3);
-            break;
-        case 'w':
-            to = mempcpy(to, day_names + 3 * t.tm_wday, 3);
-            break;
-        case 'D':
-            to = put_number(to, (uint64_t)t.tm_mday, 2);
-            break;
-        case 'h':
-            to = put_number(to, (uint64_t)t.tm_hour, 2);
-            break;
-        case 'm':
-            to = put_number(to, (uint64_t)t.tm_min, 2);
-            break;
-        case 's':
-            to = put_number(to, (uint64_t)t.tm_sec, 2);
-            break;
-        case 'f':
-            to = put_number(to, real_ns % NS_PER_S / 1000000, 3);
-            break;
-        default:
-            *to++ = *pattern;
-        }
-    }
-    *to = '\0';
+    (void)put_two(put_two(to, (t->tm_year + 1900) / 100), (t->tm_year + 1900) % 100);
+}
+
+static void put_clock(char *to, const struct tm *t)
+{
+    (void)put_two(to, t->tm_hour);
+    (void)put_two(to + 3, t->tm_min);
+    (void)put_two(to + 6, t->tm_sec);
 }
 
 void text_iso8601(uint64_t real_ns, char ret[32])
 {
-    put_date(ret, "Y-O-DTh:m:s.fZ", real_ns);
+    static const char form[] = "yyyy-mm-ddThh:mm:ss.fffZ";
+    struct tm t;
+    to_calendar(real_ns / NS_PER_S, &t);
+    memcpy(ret, form, sizeof(form));
+    put_year(ret, &t);
+    (void)put_two(ret + 5, t.tm_mon + 1);
+    (void)put_two(ret + 8, t.tm_mday);
+    put_clock(ret + 11, &t);
+    ret[20] = (char)('0' + real_ns % NS_PER_S / 100000000);
+    (void)put_two(ret + 21, (int)(real_ns % 100000000 / 1000000));
 }
 
 void text_http_date(uint64_t real_ns, char ret[32])
 {
-    put_date(ret, "w, D N Y h:m:s GMT", real_ns);
+    static const char form[] = "www, dd mmm yyyy hh:mm:ss GMT";
+    struct tm t;
+    to_calendar(real_ns / NS_PER_S, &t);
+    memcpy(ret, form, sizeof(form));
+    memcpy(ret, day_names + 3 * t.tm_wday, 3);
+    (void)put_two(ret + 5, t.tm_mday);
+    memcpy(ret + 8, month_names + 3 * t.tm_mon, 3);
+    put_year(ret + 12, &t);
+    put_clock(ret + 17, &t);
 }
 
 struct date {

@@ -1,6 +1,8 @@
 /* How measurements tell what they found; contract in bench_report.h. */
 #include "cli/bench_report.h"
 
+#include "base/thread.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -145,16 +147,13 @@ int bench_threads(unsigned n, void (*begin)(void *arg), void (*fn)(void *arg, un
 {
     struct thread *threads = calloc(n, sizeof(*threads));
     struct gate gate = {0};
-    pthread_attr_t attributes;
     assert(threads);
     lock_init(&gate.lock, LOCK_LEAF);
     cond_init(&gate.opened);
-    (void)pthread_attr_init(&attributes);
-    (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
     unsigned made = 0;
     for (; made < n; made++) {
         threads[made] = (struct thread){.fn = fn, .arg = arg, .gate = &gate, .i = made};
-        if (pthread_create(&threads[made].id, &attributes, thread_main, &threads[made]) != 0)
+        if (thread_start(&threads[made].id, STACK_BYTES, thread_main, &threads[made]) < 0)
             break;
     }
     if (made == n && begin)
@@ -162,7 +161,6 @@ int bench_threads(unsigned n, void (*begin)(void *arg), void (*fn)(void *arg, un
     open_gate(&gate, /* in_vain= */ made < n);
     for (unsigned i = 0; i < made; i++)
         (void)pthread_join(threads[i].id, NULL);
-    (void)pthread_attr_destroy(&attributes);
     cond_fini(&gate.opened);
     lock_fini(&gate.lock);
     free(threads);

@@ -10,9 +10,9 @@
 
 #include "base/sys.h"
 #include "base/text.h"
+#include "net/libcurl.h"
 #include "net/sigv4.h"
 
-#include <curl/curl.h>
 #include <inttypes.h>
 
 #define URL_BYTES     (16 * KIB)
@@ -93,12 +93,12 @@ static int s3_open(struct bench_target *t, struct err *e)
         t->options->region ? t->options->region : environment("AWS_REGION", "AWS_DEFAULT_REGION");
     p->region = copy(region ? region : "us-east-1");
     t->state = p;
-    if (host.n == 0 || slice_find(host, '/') >= 0) {
+    bool is_host = host.n > 0 && slice_find(host, '/') < 0;
+    int r = is_host ? libcurl_start(e)
+                    : err_set(e, ERR_BAD_OPTION, "--s3-endpoint %s: must be http[s]://HOST[:PORT]", url);
+    if (r < 0)
         endpoint_free(p);
-        return err_set(e, ERR_BAD_OPTION, "--s3-endpoint %s: must be http[s]://HOST[:PORT]", url);
-    }
-    (void)curl_global_init(CURL_GLOBAL_DEFAULT);
-    return 0;
+    return r;
 }
 
 static void s3_close(struct bench_target *t)
@@ -112,7 +112,7 @@ static size_t on_body(char *p, size_t one, size_t n, void *arg)
 {
     struct bench_conn *c = arg;
     long status = 0;
-    (void)curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    (void)curl.easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
     if (c->first_ns == 0)
         c->first_ns = sys->mono_ns();
     if (!c->sink || status != (c->ranged ? 206 : 200)) {
@@ -140,7 +140,7 @@ static int s3_connect(struct bench_target *t, struct bench_conn **ret, struct er
     struct bench_conn *c = calloc(1, sizeof(*c));
     assert(c);
     c->t = t;
-    c->easy = curl_easy_init();
+    c->easy = curl.easy_init();
     c->url = BUF_INIT(URL_BYTES);
     c->body = BUF_INIT(PAGE_BYTES);
     if (!c->easy) {
@@ -155,7 +155,7 @@ static void s3_disconnect(struct bench_conn *c)
 {
     if (!c)
         return;
-    curl_easy_cleanup(c->easy);
+    curl.easy_cleanup(c->easy);
     buf_fini(&c->url);
     buf_fini(&c->body);
     free(c);
@@ -175,7 +175,7 @@ static int add_header(struct curl_slist **list, const char *name, const char *va
     _cleanup_buf_ struct buf line = BUF_INIT(8 * KIB);
     if (buf_printf(&line, "%s: %s", name, value) < 0)
         return -E2BIG;
-    struct curl_slist *more = curl_slist_append(*list, line.p);
+    struct curl_slist *more = curl.slist_append(*list, line.p);
     assert(more);
     *list = more;
     return 0;
@@ -237,29 +237,28 @@ static int make_url(struct bench_conn *c, const struct call *call, struct buf *p
 static void set_up(struct bench_conn *c, const struct call *call, struct curl_slist *headers)
 {
     CURL *easy = c->easy;
-    curl_easy_reset(easy); /* keeps the connection */
-    (void)curl_easy_setopt(easy, CURLOPT_URL, c->url.p);
-    (void)curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
-    (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, c->curl_error);
-    (void)curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
-    (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)c->t->options->node.timeout_ms);
-    (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME,
-                           (long)MAX(c->t->options->node.timeout_ms / 1000, (uint64_t)1));
+    curl.easy_reset(easy); /* keeps the connection */
+    curl_set(easy, CURLOPT_URL, c->url.p);
+    curl_set(easy, CURLOPT_PATH_AS_IS, 1L);
+    curl_set(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_set(easy, CURLOPT_TCP_NODELAY, 1L);
+    curl_set(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl_set(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
+    curl_set(easy, CURLOPT_ERRORBUFFER, c->curl_error);
+    curl_set(easy, CURLOPT_HTTPHEADER, headers);
+    curl_set(easy, CURLOPT_WRITEFUNCTION, on_body);
+    curl_set(easy, CURLOPT_WRITEDATA, c);
+    curl_set(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)c->t->options->node.timeout_ms);
+    curl_set(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_set(easy, CURLOPT_LOW_SPEED_TIME, (long)MAX(c->t->options->node.timeout_ms / 1000, (uint64_t)1));
     if (strcmp(call->method, "PUT") == 0) {
-        (void)curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
-        (void)curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_upload);
-        (void)curl_easy_setopt(easy, CURLOPT_READDATA, c);
-        (void)curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->left);
-        (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
+        curl_set(easy, CURLOPT_UPLOAD, 1L);
+        curl_set(easy, CURLOPT_READFUNCTION, on_upload);
+        curl_set(easy, CURLOPT_READDATA, c);
+        curl_set(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->left);
+        curl_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
     } else if (strcmp(call->method, "DELETE") == 0) {
-        (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
+        curl_set(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
     }
 }
 
@@ -275,14 +274,14 @@ static int result_of(struct bench_conn *c, const struct call *call, CURLcode cod
 {
     const char *key = call->key ? call->key : c->t->root;
     long status = 0;
-    (void)curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    (void)curl.easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
     if (c->sink_result < 0)
         return c->sink_result;
     long expected = c->ranged ? 206 : 200;
     bool cut_short = code == CURLE_WRITE_ERROR && status != expected; /* on_body had enough of an error */
     if (code != CURLE_OK && !cut_short)
         return err_set(e, code == CURLE_OPERATION_TIMEDOUT ? -ETIMEDOUT : -EIO, "%s %s: %s", call->method,
-                       key, c->curl_error[0] ? c->curl_error : curl_easy_strerror(code));
+                       key, c->curl_error[0] ? c->curl_error : curl.easy_strerror(code));
     if (status == expected || (status == 204 && strcmp(call->method, "DELETE") == 0))
         return 0;
     struct slice word = code_of(buf_view(&c->body));
@@ -312,10 +311,10 @@ static int perform(struct bench_conn *c, const struct call *call, struct err *e)
         r = err_errno(e, r, "%s", call->key ? call->key : c->t->root);
     } else {
         set_up(c, call, headers);
-        r = result_of(c, call, curl_easy_perform(c->easy), e);
+        r = result_of(c, call, curl.easy_perform(c->easy), e);
     }
-    (void)curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, NULL);
-    curl_slist_free_all(headers);
+    curl_set(c->easy, CURLOPT_HTTPHEADER, NULL);
+    curl.slist_free_all(headers);
     return r;
 }
 

@@ -16,6 +16,38 @@ static int print_help(const struct command_usage *u, const struct option_table *
     return 0;
 }
 
+static bool has_empty(const struct option *row, const void *opts)
+{
+    const void *field = (const char *)opts + row->offset;
+    const struct option_list *list = field;
+    if (row->type == OPTION_STRING)
+        return *(char *const *)field && !**(char *const *)field;
+    for (size_t i = 0; row->type == OPTION_LIST && i < list->n; i++)
+        if (!list->v[i][0])
+            return true;
+    return false;
+}
+
+/* As of a variable of a script that is not set: that would mean as much as without the option, as all buckets
+ * for a user, no origin for a bucket, or all objects for a job. */
+static int expect_values(const struct option_table *t, const void *opts, struct err *e)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (has_empty(&t->rows[i], opts))
+            return err_set(e, ERR_BAD_OPTION, "--%s: is empty", t->rows[i].name);
+    return 0;
+}
+
+/* The same of operands: as a directory it would be the one that has all others. */
+static int expect_operands(const struct command_usage *u, char **argv, int n, struct err *e)
+{
+    for (int i = 0; i < n; i++)
+        if (!argv[i][0])
+            return err_set(e, ERR_BAD_OPTION, "an operand is empty: expects %s; see %s --help", u->operands,
+                           u->command);
+    return 0;
+}
+
 bool command_parse(const struct command_usage *u, const struct option_table *t, void *opts, int argc,
                    char **argv, int *ret_n, int *ret_status)
 {
@@ -32,6 +64,10 @@ bool command_parse(const struct command_usage *u, const struct option_table *t, 
         r = u->operands[0]
                 ? err_set(&e, ERR_BAD_OPTION, "expects %s; see %s --help", u->operands, u->command)
                 : err_set(&e, ERR_BAD_OPTION, "%s: takes only options; see %s --help", argv[0], u->command);
+    if (r == 0)
+        r = expect_values(t, opts, &e);
+    if (r == 0)
+        r = expect_operands(u, argv, n, &e);
     if (r < 0) {
         *ret_status = command_fail(u->command, ERR_BAD_OPTION, &e);
         return false;
@@ -61,11 +97,6 @@ int command_blame(struct err *e, int code, const char *path)
     return strstr(e->text, path) ? code : err_prefix(e, code, "%s", path);
 }
 
-static int expect_filled(const char *flag, const char *value, struct err *e)
-{
-    return value && !value[0] ? err_set(e, ERR_BAD_OPTION, "%s: is empty", flag) : 0;
-}
-
 int command_connect(const struct command_node *n, struct client **ret, struct err *e)
 {
     struct client_options o = {
@@ -77,12 +108,7 @@ int command_connect(const struct command_node *n, struct client **ret, struct er
         .timeout_ms = n->timeout_ms,
         .connections = n->connections,
     };
-    int r = expect_filled("--data", n->data, e);
-    if (r == 0)
-        r = expect_filled("--socket", n->socket, e);
-    if (r == 0)
-        r = expect_filled("--endpoint", n->endpoint, e);
-    return r < 0 ? r : client_new(&o, ret, e);
+    return client_new(&o, ret, e);
 }
 
 size_t command_option_length(const char *text)
@@ -135,14 +161,25 @@ void command_json_end(bool began, bool is_whole)
         (void)puts(began ? "]" : "[]");
 }
 
+/* How many bytes at the front are one control character: U+0080 to U+009F are some, too, which terminals take
+ * for beginnings of commands. */
+static size_t control_bytes(struct slice s)
+{
+    unsigned char c = (unsigned char)s.p[0];
+    if (c == 0xc2 && s.n > 1)
+        return (unsigned char)s.p[1] >= 0x80 && (unsigned char)s.p[1] < 0xa0 ? 2 : 0;
+    return c < 0x20 || c == 0x7f;
+}
+
 void command_print_name(FILE *to, struct slice name)
 {
-    for (size_t i = 0; i < name.n; i++) {
-        unsigned char c = (unsigned char)name.p[i];
-        if (c < 0x20 || c == 0x7f)
-            (void)fprintf(to, "\\x%02x", c);
+    for (size_t i = 0, control = 0; i < name.n; i++) {
+        control = control > 0 ? control : control_bytes(slice_from(name, i));
+        if (control > 0)
+            (void)fprintf(to, "\\x%02x", (unsigned char)name.p[i]);
         else
-            (void)fputc(c, to);
+            (void)fputc((unsigned char)name.p[i], to);
+        control -= control > 0;
     }
 }
 

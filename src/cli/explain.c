@@ -287,18 +287,21 @@ static void print_people(const struct subject *s, const json_t *o)
         print_mount(json_object_get(o, "mount"));
     print_slow(&s->mount);
     line("passthrough");
-    if (is_true(o, "passthrough"))
+    if (is_true(o, "passthrough")) {
         (void)printf("yes%s\n", s->has_mount ? "" : ", where the mount uses it");
-    else
-        (void)printf("no: %s\n", command_text(o, "why_not"));
+        return;
+    }
+    (void)fputs("no: ", stdout);
+    command_print_name(stdout, slice_str(command_text(o, "why_not")));
+    (void)putchar('\n');
 }
 
 static void print_json(const struct subject *s, json_t *o)
 {
-    (void)json_object_set_new(o, "bucket", json_stringn(s->bucket.p, s->bucket.n));
+    _cleanup_buf_ struct buf bucket = BUF_INIT(3 * s->bucket.n + 1), key = BUF_INIT(3 * s->key.n + 1);
+    (void)json_object_set_new(o, "bucket", json_string(text_utf8(&bucket, s->bucket)));
     if (s->key.n > 0)
-        (void)json_object_set_new(o, "key",
-                                  json_stringn(s->key.p, s->key.n)); /* absent when it is no UTF-8 */
+        (void)json_object_set_new(o, "key", json_string(text_utf8(&key, s->key)));
     (void)json_dumpf(o, stdout, JSON_INDENT(2) | JSON_SORT_KEYS);
     (void)putchar('\n');
 }

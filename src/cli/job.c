@@ -73,7 +73,8 @@ static void print_counts(FILE *to, const json_t *o)
     if (json_is_true(json_object_get(o, "counted")))
         (void)fprintf(to, " of %s", text_size(command_number(o, "total_bytes"), total));
     if (command_number(o, "skipped_objects") > 0)
-        (void)fprintf(to, ", %" PRIu64 " unchanged", command_number(o, "skipped_objects"));
+        (void)fprintf(to, ", %" PRIu64 " %s", command_number(o, "skipped_objects"),
+                      strcmp(command_text(o, "kind"), "evict") == 0 ? "not cached" : "unchanged");
     if (command_number(o, "removed_objects") > 0)
         (void)fprintf(to, ", %" PRIu64 " %s", command_number(o, "removed_objects"),
                       json_is_true(json_object_get(o, "dry_run")) ? "to remove" : "removed");
@@ -172,7 +173,8 @@ static int next_look(struct client *c, const struct job_common *o, uint64_t id, 
 {
     uint64_t now_ns = sys->mono_ns();
     uint32_t draw_ms = w->terminal ? DRAW_MS : WAIT_MS;
-    uint32_t timeout_ms = o->quiet ? WAIT_MS : w->asked ? draw_ms : 0;
+    uint32_t most_ms = (uint32_t)MIN(o->node.timeout_ms / 2, (uint64_t)WAIT_MS); /* else the answer is late */
+    uint32_t timeout_ms = o->quiet ? most_ms : w->asked ? MIN(draw_ms, most_ms) : 0;
     int r = w->polls ? ERR_NOT_IMPLEMENTED : await_job(c, id, timeout_ms, ret, e);
     bool waited = r == 0 && sys->mono_ns() - now_ns >= POLL_MIN_NS;
     w->polls = r == ERR_NOT_IMPLEMENTED;

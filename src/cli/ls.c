@@ -12,17 +12,20 @@ struct ls_options {
 };
 
 #define COMMON_ROWS                                                                                          \
-    COMMAND_FLAG(ls_options, json, "json", 0, "one JSON object per line"),                                   \
-        COMMAND_FLAG(ls_options, fresh, "fresh", 0, "ask the origin, whatever is remembered"),               \
+    COMMAND_FLAG(ls_options, fresh, "fresh", 0, "ask the origin, whatever is remembered"),                   \
         COMMAND_NODE_ROWS(ls_options)
 
 static const struct option ls_rows[] = {
     COMMAND_FLAG(ls_options, recursive, "recursive", 'r', "everything below, not one level"),
+    COMMAND_FLAG(ls_options, json, "json", 0, "one JSON object per line; buckets are one array"),
     COMMON_ROWS,
 };
 static const struct option_table ls_table = {ls_rows, ARRAY_SIZE(ls_rows), NULL};
 
-static const struct option stat_rows[] = {COMMON_ROWS};
+static const struct option stat_rows[] = {
+    COMMAND_FLAG(ls_options, json, "json", 0, "one JSON object per line"),
+    COMMON_ROWS,
+};
 static const struct option_table stat_table = {stat_rows, ARRAY_SIZE(stat_rows), NULL};
 
 static const struct command_usage ls_usage = {

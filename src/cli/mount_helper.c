@@ -185,8 +185,9 @@ static int run(struct mount_helper *h, char **operands, struct err *e)
     int r = sort_options(&h->o, h->read_only, &options, e);
     if (r < 0 || h->is_fake)
         return r;
-    char *argv[] = {"-o", options.p ? options.p : "", "--", operands[0], operands[1], NULL};
-    return cmd_mount((int)ARRAY_SIZE(argv) - 1, argv);
+    char *argv[] = {"-o", options.p, "--", operands[0], operands[1], NULL};
+    int skip = options.n > 0 ? 0 : 2; /* -o takes no value that is empty */
+    return cmd_mount((int)ARRAY_SIZE(argv) - 1 - skip, argv + skip);
 }
 
 int mount_helper_run(int argc, char **argv)

@@ -46,11 +46,8 @@ static json_t *share_json(double v)
 /* Text that may hold any bytes. */
 static json_t *text_json(const char *s)
 {
-    json_t *j = json_string(s);
-    _cleanup_buf_ struct buf escaped = BUF_INIT(16 * KIB);
-    if (j || text_uri_encode(&escaped, slice_str(s), /* keep_slash= */ true) < 0)
-        return j;
-    return json_stringn(escaped.p, escaped.n);
+    _cleanup_buf_ struct buf utf8 = BUF_INIT(3 * strlen(s) + 1);
+    return json_string(text_utf8(&utf8, slice_str(s)));
 }
 
 static json_t *operations_json(const struct stats_report *r)
@@ -174,10 +171,9 @@ static void print_head(const struct stats_report *r)
                  r->is_openless    ? ", read-only profile"
                  : r->is_read_only ? ", read-only"
                                    : "");
-    if (r->is_passthrough)
-        (void)fputs("passthrough", stdout);
-    else
-        (void)printf("no passthrough: %s", r->reason);
+    (void)fputs(r->is_passthrough ? "passthrough" : "no passthrough: ", stdout);
+    if (!r->is_passthrough)
+        command_print_name(stdout, slice_str(r->reason));
     (void)printf("\nprocess %" PRIu32 ", up %s, node ", r->pid, text_duration(r->up_ms, up));
     command_print_name(stdout, slice_str(r->node));
     (void)putchar('\n');

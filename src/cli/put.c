@@ -107,8 +107,10 @@ static int put_file(struct client *c, const struct put_options *o, const char *p
         return err_errno(e, r, "stat %s", path);
     if (S_ISDIR(st.st_mode))
         return err_set(e, -EISDIR, "%s is a directory; use -r", path);
-    progress_grow(p, 1, S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0);
-    r = put_fd(c, o, fd, S_ISREG(st.st_mode) ? (uint64_t)st.st_size : UINT64_MAX, bucket, key, p, e);
+    uint64_t size = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+    progress_grow(p, 1, size);
+    /* Files that the kernel makes while they are read, as those of /proc, have no size before. */
+    r = put_fd(c, o, fd, size > 0 ? size : UINT64_MAX, bucket, key, p, e);
     return r < 0 ? err_prefix(e, r, "%s", path) : 0;
 }
 

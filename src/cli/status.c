@@ -123,8 +123,10 @@ static void print_mounts(const json_t *mounts)
         (void)fputs(": ", stdout);
         command_print_name(stdout, slice_str(command_text(m, "bucket")));
         (void)fputs(passthrough ? ", passthrough" : ", no passthrough", stdout);
-        if (!passthrough && command_text(m, "reason")[0])
-            (void)printf(": %s", command_text(m, "reason"));
+        if (!passthrough && command_text(m, "reason")[0]) {
+            (void)fputs(": ", stdout);
+            command_print_name(stdout, slice_str(command_text(m, "reason"))); /* whoever mounts says it */
+        }
         (void)putchar('\n');
     }
 }

@@ -244,6 +244,12 @@ void client_hurry(struct client *c)
     atomic_store(&c->hurries, true);
 }
 
+void client_on_no_room(struct client *c, bool (*make_room)(void *arg), void *arg)
+{
+    c->make_room = make_room;
+    c->room_arg = arg;
+}
+
 const char *client_address(const struct client *c)
 {
     return c->address;

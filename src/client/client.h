@@ -60,8 +60,14 @@ struct client_options {
  * any more. */
 int client_new(const struct client_options *o, struct client **ret, struct err *e);
 void client_free(struct client *c); /* NULL accepted; ends the session: uncommitted writes are dropped */
-/* Its end is near: from now on no call is sent again, and none waits for a node that is not there. */
+/* Its end is near: from now on no call is sent again, none waits for a node that is not there, and a reply
+ * that does not come in time ends the session. */
 void client_hurry(struct client *c);
+/* Called by a call for whose connection this process may have no further descriptor, before it waits for
+ * others to close some: whether some were closed. It may make calls. Set while no call runs; NULL: nobody
+ * can.
+ */
+void client_on_no_room(struct client *c, bool (*make_room)(void *arg), void *arg);
 DEFINE_CLEANUP(struct client, client_free)
 
 /* "unix:/d/run/forebay.sock" or "127.0.0.1:7071", for messages. Lives as long as the client. */
@@ -71,6 +77,9 @@ bool client_passes_fds(const struct client *c);
 enum wire_via client_via(const struct client *c);
 /* Epoch of the session now. */
 uint64_t client_epoch(struct client *c);
+/* For who makes no calls for a while, and is to learn of the session's end: what the node has closed ends it.
+ * Asks nobody. */
+void client_look(struct client *c);
 
 /*
  * One call. req and ret_rep are the operation's structs of net/wire.h; the reply's slices point into b, which

@@ -97,8 +97,13 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_TREE_RENAME:
     case WIRE_OP_TREE_XATTR_SET:
     case WIRE_OP_TREE_XATTR_REMOVE:
+    case WIRE_OP_TREE_APPEND:
     /* Of the session that had the file open; another is refused. */
     case WIRE_OP_TREE_ROOM:
+    case WIRE_OP_TREE_READ:
+    case WIRE_OP_TREE_WRITE: /* the same bytes in the same place */
+    case WIRE_OP_TREE_ALLOCATE:
+    case WIRE_OP_TREE_SEEK:
         return true;
     case WIRE_OP_BUCKET_CREATE:
     case WIRE_OP_BUCKET_REMOVE:
@@ -130,10 +135,14 @@ bool client_op_is_repeatable(uint32_t op)
     return false;
 }
 
-/* What an origin may take its time for, and be done with although nobody waited. */
+/* What an origin may take its time for, and be done with although nobody waited; and what a write waits for
+ * before it: its place among others (limits), room on a disk, or an origin that takes the bytes as they come.
+ */
 bool client_op_is_long(uint32_t op)
 {
     switch ((enum wire_op)op) {
+    case WIRE_OP_PUT_OPEN:
+    case WIRE_OP_PUT_WRITE:
     case WIRE_OP_PUT_COMMIT:
     case WIRE_OP_COPY:
     case WIRE_OP_REMOVE:
@@ -143,8 +152,12 @@ bool client_op_is_long(uint32_t op)
     case WIRE_OP_SET_TAGS:
     case WIRE_OP_COPY_FROM:
     case WIRE_OP_UPLOAD_COPY:
+    case WIRE_OP_BUCKET_CREATE:
+    case WIRE_OP_BUCKET_SET:
     case WIRE_OP_BUCKET_REMOVE:
+    case WIRE_OP_BUCKET_RULE:
     case WIRE_OP_ORIGIN_CHECK:
+    case WIRE_OP_JOB_START:
     case WIRE_OP_STRAND:
     case WIRE_OP_STRANDED_END:
         return true;
@@ -215,6 +228,26 @@ static void discard(struct client *c, struct client_conn *conn, bool is_lost)
     }
     cond_broadcast(&c->freed);
     client_conn_free(conn);
+}
+
+static struct client_conn *take_dead(struct client *c)
+{
+    LOCK_SCOPE(&c->lock);
+    for (struct client_conn **at = &c->idle, *conn; (conn = *at); at = &conn->next)
+        if (!client_conn_is_alive(conn)) {
+            *at = conn->next;
+            c->n_idle--;
+            return conn;
+        }
+    return NULL;
+}
+
+void client_look(struct client *c)
+{
+    struct client_conn *conn;
+    client_own(c);
+    while ((conn = take_dead(c)))
+        discard(c, conn, /* is_lost= */ true);
 }
 
 static void give_back(struct client *c, struct client_conn *conn)
@@ -364,7 +397,7 @@ static void count(struct client *c, uint32_t op, int by)
 
 static bool is_connect_failure_final(int code)
 {
-    return code == ERR_UNAUTHENTICATED || code == ERR_PROTOCOL || code == -EACCES || code == -EPERM;
+    return code == ERR_UNAUTHENTICATED || code == ERR_PROTOCOL;
 }
 
 /* A long operation that was cut has its time for finding the node again before it, however long it had run;
@@ -387,7 +420,8 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
             return err_prefix(e, r, "node at %s", a->c->address);
         if (r == -EMFILE || r == -ENFILE) /* it lies with us; others may close something meanwhile */
             return err_prefix(e, r, "node at %s", a->c->address);
-        /* Whatever connect(2) says, as ENOENT: it is not the node's answer about an object. */
+        /* Whatever connect(2) says, as ENOENT, or EACCES while nobody has opened the way to a new socket: it
+         * is not the node's answer about an object. */
         return err_prefix(e, -EHOSTDOWN, "the node does not answer");
     }
     enum client_fate fate;
@@ -404,8 +438,9 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
             a->deadline_ms = sys_mono_ms() + a->c->timeout_ms;
         return r;
     }
-    /* A reply that is only late says nothing about the session's other connections. */
-    discard(a->c, a->conn, /* is_lost= */ r != -ETIMEDOUT);
+    /* A reply that is only late says nothing about the session's other connections; but whoever ends does not
+     * wait for it on each of them. */
+    discard(a->c, a->conn, /* is_lost= */ r != -ETIMEDOUT || atomic_load(&a->c->hurries));
     *ret_again = fate == CLIENT_UNSEEN || may_repeat(a, op);
     grant_again(a, op, r);
     if (!*ret_again)
@@ -457,6 +492,8 @@ static int call_until(struct client *c, uint64_t want_epoch, uint32_t op, const 
         uint64_t now_ms = sys_mono_ms();
         if (!again || now_ms >= a.deadline_ms || atomic_load(&c->hurries))
             return r;
+        if ((r == -EMFILE || r == -ENFILE) && c->make_room && c->make_room(c->room_arg))
+            continue;
         c->before_sleep();
         sys->sleep_ns(MIN(backoff_ms, a.deadline_ms - now_ms) * 1000000);
         backoff_ms = MIN(backoff_ms * 2, (uint64_t)CLIENT_BACKOFF_MAX_MS);

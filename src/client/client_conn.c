@@ -72,23 +72,33 @@ static int failed_reply(int status, const struct buf *b, struct err *e)
     return err_set(e, status, SLICE_FMT, SLICE_ARG(text));
 }
 
+/* X(NAME, name): operations whose reply may bring a descriptor. */
+#define BRING_DESCRIPTORS(X)                                                                                 \
+    X(OPEN, open)                                                                                            \
+    X(WATCH, watch)                                                                                          \
+    X(WATCH_NAMES, watch_names)                                                                              \
+    X(PUT_OPEN, put_open)                                                                                    \
+    X(UPLOAD_RESUME, upload_resume)                                                                          \
+    X(TREE_CREATE, tree_create)                                                                              \
+    X(TREE_OPEN, tree_open)
+
+static bool may_bring_descriptor(uint32_t op)
+{
+#define X(NAME, name) || op == WIRE_OP_##NAME
+    return false BRING_DESCRIPTORS(X);
+#undef X
+}
+
 /* The handle of what a reply's descriptor is of; `*ret_op` ends it. */
 static uint64_t handle_of(uint32_t op, const void *rep, uint32_t *ret_op)
 {
-    *ret_op = op == WIRE_OP_PUT_OPEN ? WIRE_OP_PUT_ABORT : WIRE_OP_CLOSE;
+    *ret_op = op == WIRE_OP_PUT_OPEN || op == WIRE_OP_UPLOAD_RESUME ? WIRE_OP_PUT_ABORT : WIRE_OP_CLOSE;
     switch (op) {
-    case WIRE_OP_OPEN:
-        return ((const struct wire_open_rep *)rep)->handle;
-    case WIRE_OP_WATCH:
-        return ((const struct wire_watch_rep *)rep)->handle;
-    case WIRE_OP_WATCH_NAMES:
-        return ((const struct wire_watch_names_rep *)rep)->handle;
-    case WIRE_OP_PUT_OPEN:
-        return ((const struct wire_put_open_rep *)rep)->handle;
-    case WIRE_OP_TREE_CREATE:
-        return ((const struct wire_tree_create_rep *)rep)->handle;
-    case WIRE_OP_TREE_OPEN:
-        return ((const struct wire_tree_open_rep *)rep)->handle;
+#define X(NAME, name)                                                                                        \
+    case WIRE_OP_##NAME:                                                                                     \
+        return ((const struct wire_##name##_rep *)rep)->handle;
+        BRING_DESCRIPTORS(X)
+#undef X
     default:
         return 0;
     }
@@ -132,6 +142,8 @@ static int receive_reply(struct client_conn *conn, const struct wire_op_info *in
         return err_errno(e, r, "%s: receive", info->name);
     if (h.op != op || h.request_id != request_id || !(h.flags & WIRE_FLAG_REPLY) || h.status > 0)
         return err_set(e, ERR_PROTOCOL, "%s: reply does not match the request", info->name);
+    if (passed >= 0 && !may_bring_descriptor(op)) /* whoever asked would not close it */
+        return err_set(e, ERR_PROTOCOL, "%s: reply with a descriptor that nobody asked for", info->name);
     if (h.status < 0) {
         *ret_fate = CLIENT_ANSWERED;
         return failed_reply(h.status, b, e);

@@ -6,7 +6,8 @@
  * remembers how far the bytes are there, so that most of its reads make no call.
  *
  * Invariants:
- *  1. All bytes are of the version whose ETag was seen at open: a file is opened again only with If-Match.
+ *  1. All bytes are of the version whose ETag was seen at open: a file is opened again only with If-Match, by
+ * the name and the ETag that it has since it was renamed.
  *  2. A read from the descriptor lies in a range that the node has said to be there, on this very descriptor:
  * `ready` is forgotten with the descriptor.
  *  3. A descriptor is closed only when no read uses it: a reopened file keeps the old ones until then (struct
@@ -48,8 +49,10 @@ struct client_file {
     uint64_t valid_ms;
     _Atomic uint64_t read_cached, read_origin;
 
-    struct lock lock; /* covers source, ready_*, last_*, is_stale */
+    struct lock lock; /* covers what follows */
     struct source *source;
+    char *now_key, *now_etag;       /* as it is called since it was renamed; NULL: as it was opened */
+    bool is_moved;                  /* since `source` was opened */
     uint64_t ready_from, ready_end; /* known to be there, of `source` */
     uint64_t last_end, last_n;      /* where the last client_file_pread ended, and its bytes */
     bool is_stale;
@@ -185,11 +188,35 @@ static void source_drop(struct client_file *f, struct source *s)
     source_unref(s);
 }
 
-/* The source's session is over: opens the same version anew, unless another thread did so already. */
+void client_file_moved(struct client_file *f, struct slice from, struct slice to, struct slice etag)
+{
+    LOCK_SCOPE(&f->lock);
+    struct slice key = f->now_key ? slice_str(f->now_key) : slice_of(f->key, f->key_n);
+    struct slice rest = slice_from(key, MIN(from.n, key.n));
+    if (!slice_starts(key, from) || (rest.n > 0 && rest.p[0] != '/'))
+        return;
+    size_t size = to.n + rest.n + 1;
+    char *now = malloc(size);
+    if (!now)
+        abort();
+    (void)snprintf(now, size, SLICE_FMT SLICE_FMT, SLICE_ARG(to), SLICE_ARG(rest));
+    free(f->now_key);
+    f->now_key = now;
+    if (etag.n > 0) {
+        free(f->now_etag);
+        f->now_etag = slice_dup(etag);
+    }
+    f->is_moved = true;
+}
+
+/* The source's session is over, or what it was opened as has another name: opens the same version anew,
+ * unless another thread did so already. */
 static int reopen(struct client_file *f, const struct source *lost, struct err *e)
 {
     lock_take(&f->lock);
     bool done = f->source != lost, was_stale = f->is_stale;
+    _cleanup_free_ char *key = slice_dup(slice_str(f->now_key ? f->now_key : f->key));
+    _cleanup_free_ char *etag = slice_dup(slice_str(f->now_etag ? f->now_etag : f->etag));
     lock_drop(&f->lock);
     if (was_stale)
         return err_set(e, -ESTALE, "the version that was opened is gone");
@@ -197,8 +224,8 @@ static int reopen(struct client_file *f, const struct source *lost, struct err *
         return 0;
     struct client_file_open o = {
         .bucket = slice_of(f->bucket, f->bucket_n),
-        .key = slice_of(f->key, f->key_n),
-        .if_match = slice_str(f->etag),
+        .key = slice_str(key),
+        .if_match = slice_str(etag),
         .no_fd = f->no_fd,
         .high_fd = f->high_fd,
     };
@@ -219,6 +246,7 @@ static int reopen(struct client_file *f, const struct source *lost, struct err *
         source_unref(f->source);
         f->source = s;
         f->ready_from = f->ready_end = 0;
+        f->is_moved = f->is_moved && !slice_eq_str(slice_str(key), f->now_key);
     }
     lock_drop(&f->lock);
     if (r == 0 && (changed || is_late))
@@ -232,6 +260,8 @@ static void file_free(struct client_file *f)
     free(f->bucket);
     free(f->key);
     free(f->etag);
+    free(f->now_key);
+    free(f->now_etag);
     free(f->content_type);
     free(f->meta);
     f->magic = 0;
@@ -444,6 +474,14 @@ static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n,
     return read_known(f, s, p, MIN(n, rep.available), offset, e);
 }
 
+/* After an answer of the node: whether the version that it does not find any more may have another name. */
+static bool is_elsewhere(struct client_file *f, const struct source *s, ssize_t got)
+{
+    LOCK_SCOPE(&f->lock);
+    bool is_gone = got == -ESTALE || got == -ENOENT || got == ERR_PRECONDITION || got == ERR_VERSION_CHANGED;
+    return is_gone && (f->is_moved || f->source != s);
+}
+
 /* Some bytes at offset, at least one. */
 static ssize_t read_some(struct client_file *f, void *p, size_t n, uint64_t offset, struct err *e)
 {
@@ -451,7 +489,7 @@ static ssize_t read_some(struct client_file *f, void *p, size_t n, uint64_t offs
         _cleanup_(source_unrefp) struct source *s = current(f);
         uint64_t known = known_bytes(f, s, offset, n);
         ssize_t got = known > 0 ? read_known(f, s, p, known, offset, e) : fetch(f, s, p, n, offset, e);
-        if (got != -EBADF || i >= REOPEN_TRIES)
+        if (i >= REOPEN_TRIES || (got != -EBADF && !is_elsewhere(f, s, got)))
             return got == -EBADF ? -EIO : got;
         int r = reopen(f, s, e);
         if (r < 0)

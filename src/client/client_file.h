@@ -29,6 +29,9 @@ struct client_attr {
     const char *meta; /* "name: value\n" lines */
 };
 
+/* What its key is, or a directory on the way to it, was renamed from `from` to `to`. Where the node has to be
+ * asked again for the version it is asked by that name. etag: what the object has there; empty: as before. */
+void client_file_moved(struct client_file *f, struct slice from, struct slice to, struct slice etag);
 /* -ENOENT, ERR_NO_BUCKET, ERR_PRECONDITION, ... with a text. Freed with client_file_close. */
 int client_file_open(struct client *c, const struct client_file_open *o, struct client_file **ret,
                      struct err *e);

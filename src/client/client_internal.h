@@ -36,7 +36,9 @@ struct client {
     void (*before_call)(uint32_t op);
     uint64_t (*number)(uint32_t op); /* may be NULL */
     void (*before_sleep)(void);      /* never NULL */
-    struct id128 family;             /* its first bytes begin each session; zero: none */
+    bool (*make_room)(void *arg);    /* may be NULL */
+    void *room_arg;
+    struct id128 family; /* its first bytes begin each session; zero: none */
     _Atomic uint64_t next_request_id;
     _Atomic bool hurries; /* no call is sent again */
     atomic_uint n_short;  /* calls under way whose answer is short */

@@ -14,8 +14,9 @@
  *
  * The lock is one for all of the process: fork(2) is made to wait for it, so that a child finds whole tables.
  *
- * Failure modes: where the process may not have one more descriptor, half of what is kept goes. Without a
- * watch (a node without the pipe, over TCP, a bucket without origin, no rights) every open asks the node.
+ * Failure modes: where the process may not have one more descriptor, for a file or for a connection, half of
+ * what is kept goes. Without a watch (a node without the pipe, over TCP, a bucket without origin, no rights)
+ * every open asks the node.
  */
 #include "client/client_kept.h"
 
@@ -36,6 +37,7 @@
 #define VALID_MS_MAX (24 * 3600 * 1000ull)
 #define DEFAULT_MAX  32768
 #define FD_SHARE     8
+#define MAX_MOST     (1u << 20) /* more descriptors a process can hardly have */
 #define ROOM_TRIES   8
 #define PASSING_MAX  31 /* files that pass through */
 #define PASS_SHARE   8  /* but at most one in so many of those that may be kept */
@@ -328,9 +330,11 @@ static struct kept_bucket *ready_bucket(struct client_kept *k, struct slice name
 
 /* ---- forked ---- */
 
-/* What the parent kept is closed here, without telling the node; what is open goes on as its users' own. */
+/* What the parent kept is closed here, without telling the node; what is open goes on as its users' own. A
+ * watcher of the parent may have been making room. */
 static void forget_parent_locked(struct client_kept *k, struct client_kept_file **trash)
 {
+    lock_init(&k->room_lock, LOCK_READER);
     for (struct kept_bucket *b; (b = k->buckets);) {
         forget_bucket_locked(b, trash);
         watcher_abandon(b->watcher);
@@ -478,6 +482,8 @@ static void list_file(struct client_kept_file *f, struct kept_bucket *b, uint64_
     f->is_listed = true;
 }
 
+static _Thread_local bool makes_room; /* this thread is at it: its own calls go on without */
+
 /* Closes the half that was not opened for longest, and keeps no more from now on: the process has no place
  * for another descriptor. false: nothing is kept. */
 static bool make_room(struct client_kept *k, uint64_t seen)
@@ -494,8 +500,23 @@ static bool make_room(struct client_kept *k, uint64_t seen)
             forget_locked(k, k->passing.oldest ? k->passing.oldest : k->seated.oldest, &trash);
     }
     lock_drop(&lock);
+    makes_room = true;
     empty(trash);
+    makes_room = false;
     return is_made || any;
+}
+
+/* For a connection of any call. */
+static bool on_no_room(void *arg)
+{
+    struct client_kept *k = arg;
+    if (makes_room)
+        return false;
+    own(k);
+    lock_take(&lock);
+    uint64_t seen = k->times_made;
+    lock_drop(&lock);
+    return make_room(k, seen);
 }
 
 static int open_file(struct client_kept *k, const struct client_file_open *o, struct client_file **ret,
@@ -584,6 +605,7 @@ struct client_kept *client_kept_new(struct client *c, uint32_t max)
     struct client_kept *k = calloc(1, sizeof(*k));
     if (!k)
         abort();
+    max = MIN(max, MAX_MOST);
     (void)pthread_once(&once, start_once);
     k->magic = KEPT_MAGIC;
     k->c = c;
@@ -591,6 +613,7 @@ struct client_kept *client_kept_new(struct client *c, uint32_t max)
     k->admit = client_admit_new(max);
     lock_init(&k->room_lock, LOCK_READER);
     atomic_init(&k->owner, getpid());
+    client_on_no_room(c, on_no_room, k);
     return k;
 }
 
@@ -606,6 +629,7 @@ void client_kept_free(struct client_kept *k)
         free(b->name);
         free(b);
     }
+    client_on_no_room(k->c, NULL, NULL);
     k->magic = 0;
     client_admit_free(k->admit);
     lock_fini(&k->room_lock);

@@ -16,7 +16,8 @@
 struct client_kept;      /* of one client */
 struct client_kept_file; /* one open of a file */
 
-/* max 0: nothing is kept. Never NULL. The client must outlive it. */
+/* max 0: nothing is kept; more than a process can have open: as many as that. Never NULL. The client must
+ * outlive it. */
 struct client_kept *client_kept_new(struct client *c, uint32_t max);
 /* When no file is open any more. NULL accepted. */
 void client_kept_free(struct client_kept *k);

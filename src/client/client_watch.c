@@ -5,8 +5,9 @@
  *  1. What is read from the pipe is told under the lock, in its order; so is its end, once.
  *  2. The thread alone opens and closes the pipe.
  *
- * Failure modes: while the node gives no pipe it is asked again every RETRY_MS. Where there is no room for a
- * descriptor or a thread nothing is watched.
+ * Failure modes: while the node gives no pipe it is asked again every RETRY_MS. One that passes no
+ * descriptors gives none: then the client is only told of a session that is over (client_look). Where there
+ * is no room for a descriptor or a thread nothing is watched.
  */
 #include "client/client_watch.h"
 
@@ -95,8 +96,10 @@ static int ask(struct watcher *w, int *ret_fd)
     struct err ignored = {0}; /* tried again, and all works without */
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     w->epoch = 0;
-    if (!client_passes_fds(w->c)) /* the pipe would stay at the node */
+    if (!client_passes_fds(w->c)) { /* the pipe would stay at the node */
+        client_look(w->c);          /* instead of its end */
         return -EOPNOTSUPP;
+    }
     int r = w->prefix
                 ? client_call_at(w->c, &w->epoch, WIRE_OP_WATCH_NAMES, &names_req, &b, &names_rep, &ignored)
                 : client_call_at(w->c, &w->epoch, WIRE_OP_WATCH, &req, &b, &rep, &ignored);

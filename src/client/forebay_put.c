@@ -1,6 +1,8 @@
 /* The public API: writing whole objects (contract in forebay/forebay.h). */
 #include "client/forebay_internal.h"
 
+#include <limits.h>
+
 #define PIECE_BYTES MIB /* asked of a source at once */
 
 static int begin(struct forebay *f, const char *bucket, const char *key, uint64_t size_bytes,
@@ -52,7 +54,7 @@ static int pump(struct client_writer *w, forebay_read_fn read, void *arg, struct
         if (got == 0)
             return 0;
         if (got < 0)
-            return err_set(e, (int)got, "the source of the bytes failed");
+            return err_set(e, got < INT_MIN ? -EIO : (int)got, "the source of the bytes failed");
         if ((size_t)got > PIECE_BYTES)
             return err_set(e, -EINVAL, "the source gave more bytes than were asked for");
         int r = client_writer_write(w, piece, (size_t)got, e);

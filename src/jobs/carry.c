@@ -24,6 +24,7 @@
 #include "base/lock.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "origin/origin.h"
 
 #include <inttypes.h>
@@ -225,13 +226,7 @@ static int upload(struct carried *c, struct slice key, struct slice content_type
 
 static bool start_summing(struct carried *c, pthread_t *ret)
 {
-    pthread_attr_t attr;
-    int r = pthread_attr_init(&attr);
-    assert(r == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
-    r = pthread_create(ret, &attr, sum_main, c);
-    (void)pthread_attr_destroy(&attr);
-    return r == 0;
+    return thread_start(ret, STACK_BYTES, sum_main, c) == 0;
 }
 
 /* The source's fault, if there was one. */

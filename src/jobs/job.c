@@ -154,6 +154,15 @@ static int open_spec(const struct job_record *rec, const struct seal *seal, stru
     return r;
 }
 
+bool job_choice_is_apart(const struct job_record *r)
+{
+    _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES);
+    bool is_apart = r->spec.chosen.n > 0 && job_spec_encode(&r->spec, &spec, NULL) < 0;
+    if (spec.p)
+        explicit_bzero(spec.p, spec.n);
+    return is_apart;
+}
+
 int job_record_encode(const struct job_record *rec, const struct seal *seal, struct buf *b, struct err *e)
 {
     int r = buf_str(b, RECORD_HEAD);
@@ -166,7 +175,10 @@ int job_record_encode(const struct job_record *rec, const struct seal *seal, str
         r = put_u64(b, LIST_COMES, rec->list_comes);
     r = r < 0 ? r : buf_char(b, '\n');
     _cleanup_buf_ struct buf spec = BUF_INIT(JOB_SPEC_MAX_BYTES);
-    if (r == 0 && (r = job_spec_encode(&rec->spec, &spec, e)) < 0)
+    struct job_spec kept = rec->spec; /* borrowed */
+    if (job_choice_is_apart(rec))
+        kept.chosen = (struct option_list){0};
+    if (r == 0 && (r = job_spec_encode(&kept, &spec, e)) < 0)
         return r;
     for (struct slice lines = buf_view(&spec); r == 0 && lines.n > 0;)
         r = put_spec_line(rec, seal, slice_split(&lines, '\n'), b);
@@ -251,6 +263,11 @@ static void object_key(char kind, uint64_t id, struct slice key, struct buf *b)
 void job_key_error(uint64_t id, struct slice key, struct buf *b)
 {
     object_key('e', id, key, b);
+}
+
+void job_key_choice(uint64_t id, struct slice number, struct buf *b)
+{
+    object_key('c', id, number, b);
 }
 
 void job_key_listed(uint64_t id, struct slice key, struct buf *b)

@@ -19,6 +19,8 @@
  * |          | seal with; the context is "job\0" and ID                                               |
  * | j/e/ID/K | object K failed: its error code, decimal, "\n", the reason                             |
  * | j/l/ID/K | the job is about object K, among others (empty); until it is done or cancelled         |
+ * | j/c/ID/N | number N, three digits, of what --newest chose, as the spec has it, where together they are |
+ * |          | too long for the record; until the job is done or cancelled                            |
  * | j/m/ID/K | object K was exported or imported: its line of the manifest, without the key; so long  |
  * | n/job    | the last number given, decimal                                                         |
  */
@@ -119,6 +121,8 @@ void job_set_text(char **field, struct slice s);
 struct seal;
 /* seal: for what the record holds of secrets; NULL: it stands there as it is. -E2BIG, ERR_BAD_OPTION. */
 int job_record_encode(const struct job_record *r, const struct seal *seal, struct buf *b, struct err *e);
+/* Whether what --newest chose is too long for the record, which is encoded without it then. */
+bool job_choice_is_apart(const struct job_record *r);
 /* ret zeroed but for its id, and to be freed with job_record_fini also after a failure. ERR_CORRUPT. */
 int job_record_decode(struct slice value, const struct seal *seal, struct job_record *ret, struct err *e);
 
@@ -127,6 +131,7 @@ void job_key_record(uint64_t id, struct buf *b);
 void job_key_error(uint64_t id, struct slice key, struct buf *b);
 void job_key_listed(uint64_t id, struct slice key, struct buf *b);
 void job_key_manifest(uint64_t id, struct slice key, struct buf *b);
+void job_key_choice(uint64_t id, struct slice number, struct buf *b);
 int job_parse_key_record(struct slice k, uint64_t *ret_id);
 #define JOB_KEY_HEAD 21 /* bytes of "j/e/ID/", and of the two others */
 int job_error_encode(int code, const char *reason, struct buf *b);

@@ -8,9 +8,9 @@
  *     order of commits must be the order of changes.
  *  4. A cursor and its counters are committed only together with the notes of what they passed, and after the
  *     kind's `keep`: by the job's thread. Others commit the state beside the progress of the last checkpoint.
- *  5. What the store holds of jobs is bounded by those that have not ended and JOBS_ENDED_MAX more. What only
- * the work needs, the list of its objects and the lines of a manifest, goes with the commit of an end after
- * which there is no work any more.
+ *  5. What the store holds of jobs is bounded by JOBS_UNFINISHED_MAX that have not ended and JOBS_ENDED_MAX
+ * more. What only the work needs, the list of its objects and the lines of a manifest, goes with the commit
+ * of an end after which there is no work any more.
  */
 #include "jobs/jobs_internal.h"
 
@@ -139,6 +139,27 @@ static bool is_for_good(const struct job_record *rec)
     return rec->state == JOB_DONE || rec->state == JOB_CANCELLED;
 }
 
+static int delete_choice(struct kv_txn *t, uint64_t id)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
+    job_key_choice(id, SLICE_NULL, &key);
+    return delete_all(t, &key);
+}
+
+/* In the place of what an earlier count chose. */
+static int put_choice(struct kv_txn *t, const struct job_record *rec)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
+    int r = delete_choice(t, rec->id);
+    for (size_t i = 0; r == 0 && i < rec->spec.chosen.n; i++) {
+        char number[8];
+        (void)snprintf(number, sizeof(number), "%03u", (unsigned)i);
+        job_key_choice(rec->id, slice_str(number), &key);
+        kv_txn_put(t, buf_view(&key), slice_str(rec->spec.chosen.v[i]));
+    }
+    return r;
+}
+
 /* What the work needs and nobody shows. */
 static int delete_work(struct kv_txn *t, const struct job_record *rec)
 {
@@ -152,21 +173,25 @@ static int delete_work(struct kv_txn *t, const struct job_record *rec)
         job_key_manifest(rec->id, SLICE_NULL, &key);
         r = delete_all(t, &key);
     }
-    return r;
+    return r == 0 && rec->spec.newest > 0 ? delete_choice(t, rec->id) : r;
 }
 
-/* works: its thread may go on after this. */
-static int commit_record(struct jobs *j, const struct job_record *rec, const struct job_note *notes,
-                         bool works, struct err *e)
+/* rec: of the job, as it is or was. works: its thread may go on after this. */
+static int commit_record(struct jobs *j, struct job *job, const struct job_record *rec,
+                         const struct job_note *notes, bool works, struct err *e)
 {
+    bool is_apart = !job->has_choice && job_choice_is_apart(rec);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int r = put_record(j, t, rec, e);
     for (const struct job_note *f = notes; f && r == 0; f = f->next)
         r = put_note(t, rec->id, f);
+    if (r == 0 && is_apart)
+        r = put_choice(t, rec);
     if (r == 0 && !works && is_for_good(rec))
         r = delete_work(t, rec);
     if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
+    job->has_choice = job->has_choice || (r == 0 && is_apart);
     return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, rec->id) : 0;
 }
 
@@ -174,7 +199,7 @@ int jobs_commit_locked(struct jobs *j, struct job *job, const struct job_note *n
 {
     lock_assert_held(&j->lock);
     /* Who is cancelled hears of it before this lock is free, and works no more. */
-    int r = commit_record(j, &job->record, notes, /* works= */ false, e);
+    int r = commit_record(j, job, &job->record, notes, /* works= */ false, e);
     if (r == 0)
         progress_committed(job);
     return r;
@@ -185,7 +210,7 @@ int jobs_commit_state_locked(struct jobs *j, struct job *job, struct err *e)
     lock_assert_held(&j->lock);
     /* The thread goes on with the record as it is. */
     const struct job_record rec = job->active ? record_committed(job) : job->record;
-    return commit_record(j, &rec, NULL, job->active, e);
+    return commit_record(j, job, &rec, NULL, job->active, e);
 }
 
 static int next_id(struct jobs *j, struct kv_txn *t, uint64_t *ret, struct err *e)
@@ -212,6 +237,7 @@ static int delete_objects(struct kv_txn *t, uint64_t id)
     int r = delete_all(t, &key);
     job_key_listed(id, SLICE_NULL, &key);
     r = r < 0 ? r : delete_all(t, &key);
+    r = r < 0 ? r : delete_choice(t, id);
     job_key_manifest(id, SLICE_NULL, &key);
     return r < 0 ? r : delete_all(t, &key);
 }
@@ -258,6 +284,25 @@ static size_t find_surplus_locked(struct jobs *j, struct job *ret[FORGET_AT_ONCE
     return n;
 }
 
+static int check_room_locked(struct jobs *j, struct err *e)
+{
+    size_t n = 0;
+    for (const struct job *job = j->first; job; job = job->next)
+        n += !has_ended(job);
+    return n < JOBS_UNFINISHED_MAX
+               ? 0
+               : err_set(e, -EBUSY,
+                         "%zu jobs have not ended, and a node takes no more than %d: wait for some, or "
+                         "`forebay job ls` shows which to cancel",
+                         n, JOBS_UNFINISHED_MAX);
+}
+
+int jobs_check_room(struct jobs *j, struct err *e)
+{
+    LOCK_SCOPE(&j->lock);
+    return check_room_locked(j, e);
+}
+
 int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err *e)
 {
     struct job *job = calloc(1, sizeof(*job)), *surplus[FORGET_AT_ONCE] = {0};
@@ -266,8 +311,9 @@ int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err 
     *r = (struct job_record){0};
     LOCK_SCOPE(&j->lock);
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
-    size_t n = find_surplus_locked(j, surplus);
-    int k = next_id(j, t, &job->record.id, e);
+    int k = check_room_locked(j, e);
+    size_t n = k == 0 ? find_surplus_locked(j, surplus) : 0;
+    k = k < 0 ? k : next_id(j, t, &job->record.id, e);
     if (k == 0)
         k = put_record(j, t, &job->record, e);
     for (size_t i = 0; k == 0 && i < n; i++)
@@ -378,6 +424,26 @@ void jobs_kick_locked(struct jobs *j)
 
 /* ---- life ---- */
 
+/* What --newest chose, where it is not in the record. */
+static int load_choice(struct jobs *j, struct job *job, struct err *e)
+{
+    _cleanup_buf_ struct buf from = BUF_INIT(JOB_KEY_MAX), to = BUF_INIT(JOB_KEY_MAX);
+    struct option_list *l = &job->record.spec.chosen;
+    if (job->record.spec.newest == 0 || l->n > 0 || is_for_good(&job->record))
+        return 0;
+    job_key_choice(job->record.id, SLICE_NULL, &from);
+    int r = kv_prefix_end(buf_view(&from), &to);
+    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(j->kv, buf_view(&from), buf_view(&to));
+    struct slice key, value;
+    while (r == 0 && (r = kv_iter_next(it, &key, &value, e)) == 0) {
+        l->v = realloc(l->v, (l->n + 1) * sizeof(*l->v));
+        assert(l->v);
+        l->v[l->n++] = slice_dup(value);
+    }
+    job->has_choice = l->n > 0;
+    return r == -ENOENT ? 0 : r;
+}
+
 static int load_record(struct jobs *j, struct slice key, struct slice value, struct err *e)
 {
     struct job *job = calloc(1, sizeof(*job));
@@ -390,6 +456,11 @@ static int load_record(struct jobs *j, struct slice key, struct slice value, str
                   e ? e->text : err_text(r));
         job_free(job);
         return 0;
+    }
+    r = load_choice(j, job, e);
+    if (r < 0) {
+        job_free(job);
+        return r;
     }
     enum job_state next;
     if (job_next_state((enum job_state)job->record.state, JOB_ON_INTERRUPT, &next) == 0)
@@ -405,7 +476,8 @@ static int load(struct jobs *j, struct err *e)
     int r;
     LOCK_SCOPE(&j->lock);
     while ((r = kv_iter_next(it, &key, &value, e)) == 0)
-        (void)load_record(j, key, value, e);
+        if ((r = load_record(j, key, value, e)) < 0)
+            break;
     if (r != -ENOENT)
         return err_prefix(e, r, "jobs");
     jobs_kick_locked(j);

@@ -5,7 +5,7 @@
  * settled is committed durably every JOBS_CHECKPOINT_NS, and at its end.
  *
  * Of jobs that have ended JOBS_ENDED_MAX are kept, with their failures: with each new one those that ended
- * first of what is more than these go.
+ * first of what is more than these go. While JOBS_UNFINISHED_MAX have not ended, none is taken in.
  */
 #pragma once
 
@@ -14,6 +14,8 @@
 #define JOBS_RUNNING_MAX   4
 #define JOBS_CHECKPOINT_NS ((uint64_t)1000000000)
 #define JOBS_ENDED_MAX     1000
+
+#define JOBS_UNFINISHED_MAX 1000
 
 struct jobs;
 

@@ -32,7 +32,8 @@ struct job {
     struct job_record record;      /* jobs->lock */
     bool active;                   /* jobs->lock: its thread runs */
     struct job_progress committed; /* jobs->lock: of `record`, what the control store has while active */
-    atomic_bool stop;              /* tells the thread to end soon */
+    bool has_choice;  /* jobs->lock: what --newest chose is in the control store, if it is apart */
+    atomic_bool stop; /* tells the thread to end soon */
 };
 
 struct jobs {
@@ -74,6 +75,8 @@ void jobs_roll_back_locked(struct jobs *j, struct job *job);
 int jobs_add_keys(struct jobs *j, uint64_t id, struct slice keys, struct err *e);
 /* Starts queued jobs while there is room. */
 void jobs_kick_locked(struct jobs *j);
+/* Whether one more job is taken in; -EBUSY. */
+int jobs_check_room(struct jobs *j, struct err *e);
 /* Takes over the record of a new job: number, commit, queue. */
 int jobs_add(struct jobs *j, struct job_record *r, uint64_t *ret_id, struct err *e);
 /* Record and error list are gone on return. */

@@ -156,6 +156,8 @@ static int op_start(struct jobs *j, const struct wire_job_start_req *req, struct
     if (k == 0)
         k = check_record(j, &r, e);
     if (k == 0)
+        k = jobs_check_room(j, e); /* before something is pinned for it */
+    if (k == 0)
         k = before(j, &r, a, e);
     if (k == 0 && r.spec.listed) { /* until its keys have come */
         r.state = JOB_PAUSED;
@@ -205,7 +207,9 @@ static json_t *options_json(const struct job_spec *s)
     static const char *const hidden[] = {"set", "listed", "only", "chosen"};
     json_t *list = json_array();
     _cleanup_buf_ struct buf b = BUF_INIT(JOB_SPEC_MAX_BYTES);
-    if (job_spec_encode(s, &b, NULL) < 0)
+    struct job_spec told = *s; /* borrowed */
+    told.chosen = told.only = (struct option_list){0};
+    if (job_spec_encode(&told, &b, NULL) < 0)
         return list;
     for (struct slice rest = buf_view(&b); rest.n > 0;) {
         struct slice value = slice_split(&rest, '\n'), name = slice_split(&value, '=');

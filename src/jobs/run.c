@@ -83,6 +83,7 @@ struct run {
     uint64_t busy;             /* workers with an item */
     uint64_t busy_bytes;       /* of those items */
     bool is_walked;            /* no item comes any more */
+    bool is_again;             /* what is worked on failed before */
     bool no_more;              /* the walk ended or stopped: workers end when nothing waits */
     struct rate rate;
     uint64_t requests;           /* of uploads in several at a time */
@@ -125,9 +126,11 @@ static uint64_t window_of(const struct run *r)
 static int on_move(void *arg, uint64_t n)
 {
     struct run *r = arg;
-    lock_take(&r->lock);
-    uint64_t wait = rate_take(&r->rate, n, sys->mono_ns());
-    lock_drop(&r->lock);
+    uint64_t wait = 0;
+    if (r->rate.bytes_per_s > 0) { /* which was settled before the workers began */
+        LOCK_SCOPE(&r->lock);
+        wait = rate_take(&r->rate, n, sys->mono_ns());
+    }
     while (wait > 0 && !stopping(r)) {
         uint64_t step = MIN(wait, WAIT_NS);
         sys->sleep_ns(step);
@@ -206,6 +209,25 @@ static int refuse_unfit(struct err *e)
                    ORIGIN_KEY_MAX_BYTES);
 }
 
+/* What was not there may be remembered as absent for the bucket's `validate`: a retry, which a user asked
+ * for, asks the origin. */
+static int work_on(struct run *r, struct kind_work *w, const struct kind_object *o, struct err *e)
+{
+    struct wire_stat_req req = {.bucket = r->ends.source_bucket,
+                                .key = o->key,
+                                .flags = WIRE_FRESH | (r->ends.modes ? WIRE_MODES : 0)};
+    struct wire_stat_rep rep;
+    int k = r->work(w, o, e);
+    if (k != -ENOENT || !r->is_again)
+        return k;
+    arena_clear(w->arena);
+    if (object_stat(r->session, &req, w->arena, &rep, NULL) < 0)
+        return k;
+    arena_clear(w->arena);
+    *e = (struct err){0};
+    return r->work(w, o, e);
+}
+
 static void do_item(struct run *r, struct item *it, struct arena *a)
 {
     struct err e = {0};
@@ -241,7 +263,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                  : chosen == 0  ? KIND_SKIPPED
                  : has_tag < 0  ? has_tag
                  : has_tag == 0 ? KIND_LEFT_OUT
-                                : r->work(&w, &o, &e);
+                                : work_on(r, &w, &o, &e);
     it->bytes = w.bytes;
     bool is_done = it->result == KIND_WORKED || (it->result == KIND_SKIPPED && chosen > 0);
     it->modes_lost = w.modes_lost;
@@ -602,6 +624,7 @@ static int work_phase(struct run *r, struct err *e)
     r->work = rec->phase == JOB_SWEEP  ? r->kind->sweep
               : rec->phase == JOB_DIRS ? r->kind->dir
                                        : r->kind->work;
+    r->is_again = rec->phase == JOB_AGAIN;
     r->no_more = r->is_walked = false;
     while (n < want && pthread_create(&threads[n], NULL, worker, r) == 0)
         n++;
@@ -629,7 +652,7 @@ static void forget_choice(struct option_list *only)
     *only = (struct option_list){0};
 }
 
-/* Learns how much it is, and with --newest what: the choice stands in the record from then on. */
+/* Learns how much it is, and with --newest what: the choice is kept with the record from then on. */
 static int count_phase(struct run *r, struct err *e)
 {
     struct job_record *rec = &r->job->record;
@@ -664,6 +687,7 @@ static int count_phase(struct run *r, struct err *e)
         forget_choice(&rec->spec.only);
         forget_choice(&rec->spec.chosen);
         newest_end(newest, &rec->spec.chosen, &objects, &bytes);
+        r->job->has_choice = false;
     }
     rec->total_objects = objects;
     rec->total_bytes = bytes;

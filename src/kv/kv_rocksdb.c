@@ -36,11 +36,11 @@
 #include "base/sys.h"
 #include "kv/kv_recent.h"
 #include "kv/kv_wal.h"
+#include "kv/rocks.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <rocksdb/c.h>
 #include <string.h>
 #include <sys/file.h>
 
@@ -112,7 +112,7 @@ static int take_error(struct err *e, char *text, const char *what)
              strncmp(text, "Not implemented", strlen("Not implemented")) == 0)
         code = -EROFS;
     (void)err_set(e, code, "%s: %s", what, text);
-    rocksdb_free(text);
+    rocks.free(text);
     return code;
 }
 
@@ -120,56 +120,55 @@ static int take_error(struct err *e, char *text, const char *what)
 
 static void set_table_options(struct kv_rocksdb *r, const struct kv_options *o)
 {
-    r->table = rocksdb_block_based_options_create();
-    r->cache = rocksdb_cache_create_lru(MAX(o->cache_bytes, MIB));
-    rocksdb_block_based_options_set_block_cache(r->table, r->cache);
-    rocksdb_block_based_options_set_block_size(r->table, BLOCK_BYTES);
-    rocksdb_block_based_options_set_format_version(r->table, 5);
+    r->table = rocks.block_based_options_create();
+    r->cache = rocks.cache_create_lru(MAX(o->cache_bytes, MIB));
+    rocks.block_based_options_set_block_cache(r->table, r->cache);
+    rocks.block_based_options_set_block_size(r->table, BLOCK_BYTES);
+    rocks.block_based_options_set_format_version(r->table, 5);
     /* Filters and indexes are cut into pieces and live in the cache, so that their memory is bounded by it.
      */
-    rocksdb_block_based_options_set_filter_policy(r->table,
-                                                  rocksdb_filterpolicy_create_bloom_full(BLOOM_BITS));
-    rocksdb_block_based_options_set_index_type(r->table,
-                                               rocksdb_block_based_table_index_type_two_level_index_search);
-    rocksdb_block_based_options_set_partition_filters(r->table, 1);
-    rocksdb_block_based_options_set_metadata_block_size(r->table, METADATA_BYTES);
-    rocksdb_block_based_options_set_cache_index_and_filter_blocks(r->table, 1);
-    rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority(r->table, 1);
-    rocksdb_block_based_options_set_pin_top_level_index_and_filter(r->table, 1);
-    rocksdb_options_set_block_based_table_factory(r->options, r->table);
+    rocks.block_based_options_set_filter_policy(r->table, rocks.filterpolicy_create_bloom_full(BLOOM_BITS));
+    rocks.block_based_options_set_index_type(r->table,
+                                             rocksdb_block_based_table_index_type_two_level_index_search);
+    rocks.block_based_options_set_partition_filters(r->table, 1);
+    rocks.block_based_options_set_metadata_block_size(r->table, METADATA_BYTES);
+    rocks.block_based_options_set_cache_index_and_filter_blocks(r->table, 1);
+    rocks.block_based_options_set_cache_index_and_filter_blocks_with_high_priority(r->table, 1);
+    rocks.block_based_options_set_pin_top_level_index_and_filter(r->table, 1);
+    rocks.options_set_block_based_table_factory(r->options, r->table);
 }
 
 static void set_options(struct kv_rocksdb *r, const struct kv_options *o)
 {
     uint64_t buffers = MAX(o->write_buffer_bytes, 2 * WRITE_BUFFER_MIN);
-    r->options = rocksdb_options_create();
-    rocksdb_options_set_create_if_missing(r->options, 1);
-    rocksdb_options_set_paranoid_checks(r->options, 1);
-    rocksdb_options_set_write_buffer_size(r->options, MIN(buffers / 2, 64 * MIB));
-    rocksdb_options_set_db_write_buffer_size(r->options, buffers);
-    rocksdb_options_set_max_write_buffer_number(r->options, 4);
+    r->options = rocks.options_create();
+    rocks.options_set_create_if_missing(r->options, 1);
+    rocks.options_set_paranoid_checks(r->options, 1);
+    rocks.options_set_write_buffer_size(r->options, MIN(buffers / 2, 64 * MIB));
+    rocks.options_set_db_write_buffer_size(r->options, buffers);
+    rocks.options_set_max_write_buffer_number(r->options, 4);
     /* Conditions ask for keys that are not there: new names, new inodes, answers. */
-    rocksdb_options_set_memtable_prefix_bloom_size_ratio(r->options, MEMTABLE_BLOOM);
-    rocksdb_options_set_memtable_whole_key_filtering(r->options, 1);
-    rocksdb_options_set_max_total_wal_size(r->options, WAL_BYTES_MAX);
-    rocksdb_options_set_wal_bytes_per_sync(r->options, MIB);
-    rocksdb_options_set_bytes_per_sync(r->options, MIB);
-    rocksdb_options_set_wal_recovery_mode(r->options, rocksdb_point_in_time_recovery);
-    rocksdb_options_set_compression(r->options, rocksdb_lz4_compression);
-    rocksdb_options_set_level_compaction_dynamic_level_bytes(r->options, 1);
-    rocksdb_options_set_max_background_jobs(r->options, 2);
-    rocksdb_options_set_max_open_files(r->options, FILES_OPEN_MAX);
+    rocks.options_set_memtable_prefix_bloom_size_ratio(r->options, MEMTABLE_BLOOM);
+    rocks.options_set_memtable_whole_key_filtering(r->options, 1);
+    rocks.options_set_max_total_wal_size(r->options, WAL_BYTES_MAX);
+    rocks.options_set_wal_bytes_per_sync(r->options, MIB);
+    rocks.options_set_bytes_per_sync(r->options, MIB);
+    rocks.options_set_wal_recovery_mode(r->options, rocksdb_point_in_time_recovery);
+    rocks.options_set_compression(r->options, rocksdb_lz4_compression);
+    rocks.options_set_level_compaction_dynamic_level_bytes(r->options, 1);
+    rocks.options_set_max_background_jobs(r->options, 2);
+    rocks.options_set_max_open_files(r->options, FILES_OPEN_MAX);
     /* What would read every table file at open, or write statistics that nobody reads. */
-    rocksdb_options_set_skip_stats_update_on_db_open(r->options, 1);
-    rocksdb_options_set_skip_checking_sst_file_sizes_on_db_open(r->options, 1);
-    rocksdb_options_set_stats_dump_period_sec(r->options, 0);
-    rocksdb_options_set_stats_persist_period_sec(r->options, 0);
-    rocksdb_options_set_info_log_level(r->options, 2);
-    rocksdb_options_set_keep_log_file_num(r->options, 2);
-    rocksdb_options_set_max_log_file_size(r->options, MIB);
+    rocks.options_set_skip_stats_update_on_db_open(r->options, 1);
+    rocks.options_set_skip_checking_sst_file_sizes_on_db_open(r->options, 1);
+    rocks.options_set_stats_dump_period_sec(r->options, 0);
+    rocks.options_set_stats_persist_period_sec(r->options, 0);
+    rocks.options_set_info_log_level(r->options, 2);
+    rocks.options_set_keep_log_file_num(r->options, 2);
+    rocks.options_set_max_log_file_size(r->options, MIB);
     if (o->bulk) {
-        rocksdb_options_set_level0_slowdown_writes_trigger(r->options, 64);
-        rocksdb_options_set_level0_stop_writes_trigger(r->options, 128);
+        rocks.options_set_level0_slowdown_writes_trigger(r->options, 64);
+        rocks.options_set_level0_stop_writes_trigger(r->options, 128);
     }
     set_table_options(r, o);
 }
@@ -177,23 +176,23 @@ static void set_options(struct kv_rocksdb *r, const struct kv_options *o)
 static void rocksdb_free_all(struct kv_rocksdb *r)
 {
     if (r->db) {
-        rocksdb_cancel_all_background_work(r->db, /* wait= */ 1);
-        rocksdb_close(r->db);
+        rocks.cancel_all_background_work(r->db, /* wait= */ 1);
+        rocks.close(r->db);
     }
     if (r->read)
-        rocksdb_readoptions_destroy(r->read);
+        rocks.readoptions_destroy(r->read);
     if (r->write)
-        rocksdb_writeoptions_destroy(r->write);
+        rocks.writeoptions_destroy(r->write);
     if (r->options)
-        rocksdb_options_destroy(r->options);
+        rocks.options_destroy(r->options);
     if (r->table)
-        rocksdb_block_based_options_destroy(r->table);
+        rocks.block_based_options_destroy(r->table);
     if (r->cache)
-        rocksdb_cache_destroy(r->cache);
+        rocks.cache_destroy(r->cache);
     if (r->lock_fd >= 0)
         (void)sys->close(r->lock_fd);
     free(r->path);
-    rocksdb_writebatch_destroy(r->batch);
+    rocks.writebatch_destroy(r->batch);
     kv_recent_free(r->recent);
     lock_fini(&r->commit_lock);
     lock_fini(&r->sync_lock);
@@ -223,19 +222,36 @@ static int take_directory(struct kv_rocksdb *r, const char *path, struct err *e)
     return 0;
 }
 
-/* What the lock says of its last holder; says from now on that the database is open. */
-static void note_open(struct kv_rocksdb *r)
+/* What the lock says from now on, while the database is open. */
+static void this_boot(char ret[LOCK_TEXT_MAX])
 {
-    char now[LOCK_TEXT_MAX] = "", before[LOCK_TEXT_MAX] = "";
     _cleanup_free_ char *boot = NULL;
     size_t n = 0;
+    ret[0] = '\0';
     if (sys_read_file("/proc/sys/kernel/random/boot_id", LOCK_TEXT_MAX, &boot, &n) == 0)
-        (void)snprintf(now, sizeof(now), "boot %.64s", boot);
+        (void)snprintf(ret, LOCK_TEXT_MAX, "boot %.64s", boot);
+}
+
+/* What the lock says of its last holder. */
+static void read_lock(struct kv_rocksdb *r)
+{
+    char now[LOCK_TEXT_MAX], before[LOCK_TEXT_MAX] = "";
+    this_boot(now);
     ssize_t got = sys->pread(r->lock_fd, before, sizeof(before) - 1, 0);
     r->settled = got > 0 && (strcmp(before, LOCK_CLOSED) == 0 || strcmp(before, now) == 0);
-    /* Only a hint: what cannot be written reads as "not settled". */
-    if (!r->read_only && sys->ftruncate(r->lock_fd, 0) == 0)
-        (void)sys_pwrite_all(r->lock_fd, now, strlen(now), 0);
+}
+
+/* After RocksDB has read the log, so that an opening that is cut short says nothing of the one before.
+ * Synced: after a power loss "closed" would be wrong. Only a hint: what cannot be written reads as "not
+ * settled". */
+static void note_open(struct kv_rocksdb *r)
+{
+    char now[LOCK_TEXT_MAX];
+    this_boot(now);
+    if (r->read_only || sys->ftruncate(r->lock_fd, 0) < 0)
+        return;
+    if (sys_pwrite_all(r->lock_fd, now, strlen(now), 0) == 0)
+        (void)sys->fdatasync(r->lock_fd);
 }
 
 static void note_closed(struct kv_rocksdb *r)
@@ -308,7 +324,7 @@ static void forget_damage(struct kv_rocksdb *r)
 /* After the opening: whether RocksDB left out what the log has. */
 static void judge(struct kv_rocksdb *r, const struct kv_wal *w, bool was_cut)
 {
-    uint64_t last = rocksdb_get_latest_sequence_number(r->db);
+    uint64_t last = rocks.get_latest_sequence_number(r->db);
     bool lost = w->last > last || w->gap || (w->bad_end && r->settled);
     r->cut = was_cut || lost;
     if (lost)
@@ -336,8 +352,8 @@ static int open_db(struct kv_rocksdb *r, struct err *e)
     if (wal.damaged && !was_cut && !r->read_only && (code = note_damage(r, e)) < 0)
         return code;
     r->db = r->read_only
-                ? rocksdb_open_for_read_only(r->options, r->path, /* error_if_wal_file_exists= */ 0, &text)
-                : rocksdb_open(r->options, r->path, &text);
+                ? rocks.open_for_read_only(r->options, r->path, /* error_if_wal_file_exists= */ 0, &text)
+                : rocks.open(r->options, r->path, &text);
     if (text)
         return take_error(e, text, r->path);
     judge(r, &wal, was_cut);
@@ -349,6 +365,9 @@ static const struct kv_engine rocksdb_engine;
 int kv_open_rocksdb(const char *path, const struct kv_options *options, struct kv **ret, struct err *e)
 {
     assert(path && options && ret);
+    int code = rocks_load(e);
+    if (code < 0)
+        return code;
     struct kv_rocksdb *r = calloc(1, sizeof(*r));
     if (!r)
         abort();
@@ -359,23 +378,23 @@ int kv_open_rocksdb(const char *path, const struct kv_options *options, struct k
     if (asprintf(&r->path, "%s", path) < 0)
         abort();
     r->recent = kv_recent_new();
-    r->batch = rocksdb_writebatch_create();
+    r->batch = rocks.writebatch_create();
     lock_init(&r->commit_lock, LOCK_KV);
     lock_init(&r->sync_lock, LOCK_KV);
     cond_init(&r->synced_cond);
-    int code =
-        strlen(path) < PATH_BYTES / 2 ? take_directory(r, path, e) : err_errno(e, -ENAMETOOLONG, "open");
+    code = strlen(path) < PATH_BYTES / 2 ? take_directory(r, path, e) : err_errno(e, -ENAMETOOLONG, "open");
     if (code < 0)
         goto fail;
-    note_open(r);
+    read_lock(r);
     set_options(r, options);
-    r->read = rocksdb_readoptions_create();
-    r->write = rocksdb_writeoptions_create();
-    rocksdb_writeoptions_set_sync(r->write, 0);
-    rocksdb_writeoptions_disable_WAL(r->write, r->bulk);
+    r->read = rocks.readoptions_create();
+    r->write = rocks.writeoptions_create();
+    rocks.writeoptions_set_sync(r->write, 0);
+    rocks.writeoptions_disable_WAL(r->write, r->bulk);
     code = open_db(r, e);
     if (code < 0)
         goto fail;
+    note_open(r);
     *ret = &r->kv;
     return 0;
 
@@ -406,7 +425,7 @@ static void count_nothing(void)
 {
     static _Thread_local bool asked;
     if (!asked)
-        rocksdb_set_perf_level(rocksdb_disable);
+        rocks.set_perf_level(rocksdb_disable);
     asked = true;
 }
 
@@ -417,7 +436,7 @@ static int engine_get(struct kv *kv, struct slice key, struct buf *ret_value, ui
     char *text = NULL;
     count_nothing();
     uint64_t ticket = kv_recent_ticket(r->recent);
-    rocksdb_pinnableslice_t *pinned = rocksdb_get_pinned(r->db, r->read, key.p, key.n, &text);
+    rocksdb_pinnableslice_t *pinned = rocks.get_pinned(r->db, r->read, key.p, key.n, &text);
     if (text)
         return take_error(e, text, "get");
     if (!pinned) {
@@ -426,7 +445,7 @@ static int engine_get(struct kv *kv, struct slice key, struct buf *ret_value, ui
         return -ENOENT;
     }
     size_t n = 0;
-    const char *p = rocksdb_pinnableslice_value(pinned, &n);
+    const char *p = rocks.pinnableslice_value(pinned, &n);
     struct slice value = SLICE_NULL;
     uint64_t version = 0;
     int code = value_decode(slice_of(p, n), &value, &version);
@@ -434,7 +453,7 @@ static int engine_get(struct kv *kv, struct slice key, struct buf *ret_value, ui
         (void)err_set(e, code, "get: value of unknown form");
     else if (ret_value)
         code = buf_slice(ret_value, value);
-    rocksdb_pinnableslice_destroy(pinned);
+    rocks.pinnableslice_destroy(pinned);
     if (code < 0 || !ret_version)
         return code;
     *ret_version = version;
@@ -458,27 +477,27 @@ static struct kv_iter *engine_iter_new(struct kv *kv, struct slice from, struct 
     struct kv_rocksdb_iter *it = calloc(1, sizeof(*it));
     if (!it)
         abort();
-    it->snapshot = rocksdb_create_snapshot(r->db);
-    it->read = rocksdb_readoptions_create();
-    rocksdb_readoptions_set_snapshot(it->read, it->snapshot);
+    it->snapshot = rocks.create_snapshot(r->db);
+    it->read = rocks.readoptions_create();
+    rocks.readoptions_set_snapshot(it->read, it->snapshot);
     /* A scan must not push out of the cache what gets need. */
-    rocksdb_readoptions_set_fill_cache(it->read, 0);
+    rocks.readoptions_set_fill_cache(it->read, 0);
     it->from = dup_bytes(from);
     if (to.n > 0) {
         it->to = dup_bytes(to);
-        rocksdb_readoptions_set_iterate_upper_bound(it->read, it->to, to.n);
+        rocks.readoptions_set_iterate_upper_bound(it->read, it->to, to.n);
     }
-    it->iter = rocksdb_create_iterator(r->db, it->read);
-    rocksdb_iter_seek(it->iter, it->from, from.n);
+    it->iter = rocks.create_iterator(r->db, it->read);
+    rocks.iter_seek(it->iter, it->from, from.n);
     return &it->it;
 }
 
 static void engine_iter_free(struct kv_iter *base)
 {
     struct kv_rocksdb_iter *it = container_of(base, struct kv_rocksdb_iter, it);
-    rocksdb_iter_destroy(it->iter);
-    rocksdb_release_snapshot(rocksdb_of(base->kv)->db, it->snapshot);
-    rocksdb_readoptions_destroy(it->read);
+    rocks.iter_destroy(it->iter);
+    rocks.release_snapshot(rocksdb_of(base->kv)->db, it->snapshot);
+    rocks.readoptions_destroy(it->read);
     free(it->from);
     free(it->to);
     free(it);
@@ -489,17 +508,17 @@ static int engine_iter_next(struct kv_iter *base, struct slice *ret_key, struct 
 {
     struct kv_rocksdb_iter *it = container_of(base, struct kv_rocksdb_iter, it);
     if (it->started)
-        rocksdb_iter_next(it->iter);
-    if (!rocksdb_iter_valid(it->iter)) {
+        rocks.iter_next(it->iter);
+    if (!rocks.iter_valid(it->iter)) {
         it->started = false; /* stays at the end however often it is asked */
         char *text = NULL;
-        rocksdb_iter_get_error(it->iter, &text);
+        rocks.iter_get_error(it->iter, &text);
         return text ? take_error(e, text, "scan") : -ENOENT;
     }
     it->started = true;
     size_t key_bytes = 0, value_bytes = 0;
-    const char *k = rocksdb_iter_key(it->iter, &key_bytes);
-    const char *v = rocksdb_iter_value(it->iter, &value_bytes);
+    const char *k = rocks.iter_key(it->iter, &key_bytes);
+    const char *v = rocks.iter_value(it->iter, &value_bytes);
     uint64_t version;
     struct slice value;
     int code = value_decode(slice_of(v, value_bytes), &value, &version);
@@ -543,12 +562,12 @@ static void batch_put(rocksdb_writebatch_t *b, const struct kv_op *op, uint64_t 
     if (op->value.n <= SMALL_VALUE) {
         if (op->value.n > 0)
             memcpy(head + head_bytes, op->value.p, op->value.n);
-        rocksdb_writebatch_put(b, op->key.p, op->key.n, head, head_bytes + op->value.n);
+        rocks.writebatch_put(b, op->key.p, op->key.n, head, head_bytes + op->value.n);
         return;
     }
     const char *keys[] = {op->key.p}, *values[] = {head, op->value.p};
     const size_t key_sizes[] = {op->key.n}, value_sizes[] = {head_bytes, op->value.n};
-    rocksdb_writebatch_putv(b, 1, keys, key_sizes, 2, values, value_sizes);
+    rocks.writebatch_putv(b, 1, keys, key_sizes, 2, values, value_sizes);
 }
 
 static void batch_add(rocksdb_writebatch_t *b, const struct kv_op *op, uint64_t version)
@@ -561,10 +580,10 @@ static void batch_add(rocksdb_writebatch_t *b, const struct kv_op *op, uint64_t 
         batch_put(b, op, version);
         break;
     case KV_OP_DELETE:
-        rocksdb_writebatch_delete(b, op->key.p, op->key.n);
+        rocks.writebatch_delete(b, op->key.p, op->key.n);
         break;
     case KV_OP_DELETE_RANGE:
-        rocksdb_writebatch_delete_range(b, op->key.p, op->key.n, op->value.p, op->value.n);
+        rocks.writebatch_delete_range(b, op->key.p, op->key.n, op->value.p, op->value.n);
         break;
     }
 }
@@ -608,12 +627,12 @@ static size_t batch_fill(rocksdb_writebatch_t *b, const struct kv_txn *t, uint64
 static void batch_clear(struct kv_rocksdb *r)
 {
     size_t bytes = 0;
-    (void)rocksdb_writebatch_data(r->batch, &bytes);
-    rocksdb_writebatch_clear(r->batch);
+    (void)rocks.writebatch_data(r->batch, &bytes);
+    rocks.writebatch_clear(r->batch);
     if (bytes <= BATCH_KEPT_BYTES)
         return;
-    rocksdb_writebatch_destroy(r->batch);
-    r->batch = rocksdb_writebatch_create();
+    rocks.writebatch_destroy(r->batch);
+    r->batch = rocks.writebatch_create();
 }
 
 /* Returns once commits up to `ticket` are on disk. */
@@ -630,7 +649,7 @@ static int sync_to(struct kv_rocksdb *r, uint64_t ticket, struct err *e)
         uint64_t covers = __atomic_load_n(&r->written, __ATOMIC_ACQUIRE);
         lock_drop(&r->sync_lock);
         char *text = NULL;
-        rocksdb_flush_wal(r->db, /* sync= */ 1, &text);
+        rocks.flush_wal(r->db, /* sync= */ 1, &text);
         lock_take(&r->sync_lock);
         r->syncing = false;
         if (!text)
@@ -667,10 +686,10 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
     lock_take(&r->commit_lock);
     int code = check_conditions(r, t, e);
     if (code == 0) {
-        version = rocksdb_get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
+        version = rocks.get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
         if (batch_fill(r->batch, t, version) > 0) {
             kv_recent_begin(r->recent);
-            rocksdb_write(r->db, r->write, r->batch, &text);
+            rocks.write(r->db, r->write, r->batch, &text);
             kv_recent_end(r->recent, t, version, /* failed= */ text != NULL);
             batch_clear(r);
         }
@@ -695,18 +714,18 @@ static int engine_sync(struct kv *kv, struct err *e)
         return 0;
     if (!r->bulk)
         return sync_to(r, __atomic_load_n(&r->written, __ATOMIC_ACQUIRE), e);
-    rocksdb_flushoptions_t *flush = rocksdb_flushoptions_create();
-    rocksdb_flushoptions_set_wait(flush, 1);
+    rocksdb_flushoptions_t *flush = rocks.flushoptions_create();
+    rocks.flushoptions_set_wait(flush, 1);
     char *text = NULL;
-    rocksdb_flush(r->db, flush, &text);
-    rocksdb_flushoptions_destroy(flush);
+    rocks.flush(r->db, flush, &text);
+    rocks.flushoptions_destroy(flush);
     return text ? take_error(e, text, "flush") : 0;
 }
 
 static uint64_t property(struct kv_rocksdb *r, const char *name)
 {
     uint64_t v = 0;
-    return rocksdb_property_int(r->db, name, &v) == 0 ? v : 0;
+    return rocks.property_int(r->db, name, &v) == 0 ? v : 0;
 }
 
 static uint64_t engine_estimate_keys(struct kv *kv)
@@ -717,7 +736,7 @@ static uint64_t engine_estimate_keys(struct kv *kv)
 static uint64_t engine_memory_bytes(struct kv *kv)
 {
     struct kv_rocksdb *r = rocksdb_of(kv);
-    return rocksdb_cache_get_usage(r->cache) + property(r, "rocksdb.cur-size-all-mem-tables") +
+    return rocks.cache_get_usage(r->cache) + property(r, "rocksdb.cur-size-all-mem-tables") +
            property(r, "rocksdb.estimate-table-readers-mem");
 }
 

@@ -132,15 +132,26 @@ void mount_check_told(struct mount *m, uint64_t serial)
         warm_drop_names(m->warm);
 }
 
-int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e)
+static int ask(struct mount *m, struct slice key, uint32_t flags, struct buf *b, struct wire_attr *ret,
+               struct err *e)
 {
-    uint32_t flags = WIRE_POSIX | (m->posix ? WIRE_META : 0);
+    flags |= WIRE_POSIX | (m->posix ? WIRE_META : 0);
     struct wire_stat_req req = {.bucket = slice_str(m->bucket), .key = key, .flags = flags};
     struct wire_stat_rep rep;
     int r = client_stat(m->client, &req, b, &rep, e);
     if (r == 0)
         *ret = rep.attr;
     return r;
+}
+
+int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e)
+{
+    return ask(m, key, /* flags= */ 0, b, ret, e);
+}
+
+int mount_ask_origin(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e)
+{
+    return ask(m, key, WIRE_FRESH, b, ret, e);
 }
 
 bool mount_follow(struct mount *m, struct node *n, struct slice key, struct slice etag)

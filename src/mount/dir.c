@@ -374,6 +374,55 @@ static int fill(struct filler *f, uint64_t offset, struct err *e)
     return r < 0 && f->used == 0 ? r : 0;
 }
 
+/* What its names begin with in a listing. */
+static int prefix_of(struct mount *m, struct node *n, struct buf *b)
+{
+    int r = mount_key(m, n, SLICE_NULL, b);
+    return r == 0 && b->n > 0 && b->p[b->n - 1] != '/' ? buf_char(b, '/') : r;
+}
+
+/* Who reads it next asks for its page again, from where it was. */
+static void drop_page(struct dir *d)
+{
+    if (!d->lister)
+        return;
+    if (d->n_starts == 0 || d->starts[d->n_starts - 1].first < d->at)
+        add_start(d);
+    client_lister_free(TAKE_PTR(d->lister));
+    d->has_entry = false;
+}
+
+/* Another name for what begins with the directory's. */
+static void move_key(const struct dir *d, struct slice prefix, char **key)
+{
+    if (!*key || !slice_starts(slice_str(*key), slice_of(d->prefix, d->prefix_n)))
+        return; /* "": the beginning */
+    _cleanup_buf_ struct buf moved = BUF_INIT(prefix.n + strlen(*key) + 1);
+    int r = buf_slice(&moved, prefix);
+    r = r < 0 ? r : buf_slice(&moved, slice_from(slice_str(*key), d->prefix_n));
+    assert(r == 0);
+    free(*key);
+    *key = slice_dup(buf_view(&moved));
+}
+
+/* It, or a directory above it, may be renamed while it is open: it is read on under its new name. */
+static int follow(struct mount *m, struct dir *d)
+{
+    _cleanup_buf_ struct buf prefix = BUF_INIT(MOUNT_KEY_MAX_BYTES + 1);
+    pause_wait(m, d->node);
+    d->code = MIN(prefix_of(m, d->node, &prefix), 0);
+    if (d->code < 0 || slice_eq(buf_view(&prefix), slice_of(d->prefix, d->prefix_n)))
+        return d->code;
+    drop_page(d);
+    for (size_t i = 0; i < d->n_starts; i++)
+        move_key(d, buf_view(&prefix), &d->starts[i].after);
+    move_key(d, buf_view(&prefix), &d->last_key);
+    free(d->prefix);
+    d->prefix_n = prefix.n;
+    d->prefix = buf_take(&prefix);
+    return 0;
+}
+
 static struct dir *dir_of(const struct fuse_file_info *fi)
 {
     struct dir_open *o = CAST_MAGIC(dir_open, (void *)(uintptr_t)fi->fh, OPEN_MAGIC);
@@ -386,15 +435,11 @@ static void note_reader(struct mount *m, struct dir *d, uint32_t n)
     d->n_readers += n;
 }
 
-/* Who reads one next asks for its page again, from where it was. */
 static void let_go_locked(struct dir *d)
 {
     if (!d->lister || d->n_readers > 0)
         return;
-    if (d->n_starts == 0 || d->starts[d->n_starts - 1].first < d->at)
-        add_start(d);
-    client_lister_free(TAKE_PTR(d->lister));
-    d->has_entry = false;
+    drop_page(d);
     count_page(d);
 }
 
@@ -415,7 +460,8 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
     uint64_t serial = warm_serial(f.m->warm);
     note_reader(f.m, f.d, 1);
     lock_take(&f.d->lock); /* held over the listing: the position is one per open directory */
-    int r = f.d->code < 0 ? f.d->code : fill(&f, (uint64_t)offset, &e);
+    int r = follow(f.m, f.d);
+    r = r < 0 ? r : fill(&f, (uint64_t)offset, &e);
     count_page(f.d);
     lock_drop(&f.d->lock);
     note_reader(f.m, f.d, -1u);
@@ -479,9 +525,7 @@ static void open_give(struct mount *m, struct dir_open *o)
 static void dir_new(struct mount *m, struct node *n, struct dir_open *o)
 {
     _cleanup_buf_ struct buf prefix = BUF_INIT(MOUNT_KEY_MAX_BYTES + 1);
-    int r = mount_key(m, n, SLICE_NULL, &prefix);
-    if (r == 0 && prefix.n > 0 && prefix.p[prefix.n - 1] != '/')
-        r = buf_char(&prefix, '/');
+    int r = prefix_of(m, n, &prefix);
     struct dir *d = calloc(1, sizeof(*d));
     if (!d)
         abort();

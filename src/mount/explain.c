@@ -39,7 +39,7 @@ static void tell_how_open(struct mount *m, struct node *n, struct explain_report
     ret->n_plain = n->n_plain;
     ret->n_passthrough = n->n_passthrough;
     ret->is_written = n->staging != NULL;
-    ret->is_kept = n->n_passthrough == 0 && n->n_plain == 0 && n->backing_file;
+    ret->is_kept = n->n_passthrough == 0 && n->n_shared == 0 && n->backing_file;
 }
 
 /* Also of what the kernel, and so the mount, knows no more. */

@@ -55,7 +55,8 @@ static int ask(struct mount *m, struct slice key, struct node *n, struct buf *b,
     return 0;
 }
 
-static int look_up(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e)
+static int look_up_once(struct mount *m, struct node *parent, const char *name, struct node **ret,
+                        struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct node_attr attr = {0};
@@ -73,6 +74,17 @@ static int look_up(struct mount *m, struct node *parent, const char *name, struc
         return r;
     *ret = node_look_up(m->nodes, parent, slice_str(name), &attr);
     return 0;
+}
+
+static int look_up(struct mount *m, struct node *parent, const char *name, struct node **ret, struct err *e)
+{
+    uint64_t serial;
+    int r;
+    do {
+        serial = pause_serial(m);
+        r = look_up_once(m, parent, name, ret, e);
+    } while (r == -ENOENT && pause_was(m, serial, parent));
+    return r;
 }
 
 void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
@@ -149,9 +161,15 @@ static int refresh(struct mount *m, struct node *n, struct err *e)
         return 0;
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct node_attr attr = {0};
-    int r = mount_key(m, n, SLICE_NULL, &key);
-    if (r == 0)
-        r = ask(m, buf_view(&key), n, &b, &attr, e);
+    uint64_t serial;
+    int r;
+    do {
+        serial = pause_serial(m);
+        buf_clear(&key);
+        r = mount_key(m, n, SLICE_NULL, &key);
+        if (r == 0)
+            r = ask(m, buf_view(&key), n, &b, &attr, e);
+    } while (r == -ENOENT && pause_was(m, serial, n));
     if (r == -ENOENT && !n->is_dir)
         return -ESTALE; /* an open with O_CREAT comes here first, when the kernel believes the name still */
     if (r < 0)

@@ -103,12 +103,13 @@ static int open_bucket(struct mount *m, struct err *e)
     if (!has_origin && openless)
         return err_set(e, ERR_BAD_OPTION, "%s: the read-only profile is for buckets with an origin",
                        m->bucket);
-    if (!has_origin && !client_passes_fds(m->client))
-        return err_set(
-            e, -EACCES,
-            "%s: a bucket without origin is mounted by root or the user that runs the node, through its "
-            "Unix socket: its files are the node's own, and its permissions are checked by the mount",
-            m->bucket);
+    bool is_here = strncmp(client_address(m->client), "unix:", strlen("unix:")) == 0;
+    if (!has_origin && !client_passes_fds(m->client) && !is_here)
+        return err_set(e, -EACCES,
+                       "%s: a bucket without origin is mounted by root and by others through the node's Unix "
+                       "socket only "
+                       "(--socket PATH), which tells the node whose uid asks: its permissions depend on that",
+                       m->bucket);
     enum mount_kind_id id = !has_origin ? MOUNT_TREE : openless ? MOUNT_MIRROR_OPENLESS : MOUNT_MIRROR;
     kept_facts(m->seat.kept)->kind = (uint8_t)id;
     m->kind = kinds[id];
@@ -139,8 +140,8 @@ static int explain_refusal(int code, struct err *e)
     return err_set(
         e, code,
         "%s: root and the user that runs the node mount through its Unix socket without keys; others "
-        "mount buckets with an origin by --endpoint HOST:PORT, with FOREBAY_ACCESS_KEY and "
-        "FOREBAY_SECRET_KEY as forebay user create gives them",
+        "mount with FOREBAY_ACCESS_KEY and FOREBAY_SECRET_KEY as forebay user create gives them, through "
+        "that socket where they can reach it, and buckets with an origin by --endpoint HOST:PORT as well",
         was.text);
 }
 
@@ -185,6 +186,7 @@ static bool is_away(int code)
 {
     switch (code) {
     case -ENOENT:
+    case -EACCES: /* nobody has opened the way to its new socket */
     case -ECONNREFUSED:
     case -ECONNRESET:
     case -EPIPE:

@@ -11,6 +11,7 @@
 #include "mount/node.h"
 #include "mount/notify.h"
 #include "mount/passthrough.h"
+#include "mount/pause.h"
 #include "mount/staging.h"
 #include "mount/stats.h"
 #include "mount/versions.h"
@@ -38,6 +39,7 @@
 struct handle {
     uint32_t magic; /* set last */
     bool is_passthrough, is_writable, is_staged;
+    bool is_shared; /* of the process that serves now: plain reading from the node's backing file */
     int backing_id; /* by passthrough */
     uint64_t node_id;
     uint64_t unique; /* of the kernel's request */
@@ -105,6 +107,7 @@ struct mount {
     struct inval *inval;
     struct absent *absent;
     struct staging_list stagings;
+    struct pauses pauses;
     struct versions versions; /* which of our own changes led to which version */
     struct handle *handles;   /* covered by the node table's lock, as is: */
     struct dir *dirs;
@@ -164,6 +167,8 @@ double mount_timeout_s(struct mount *m, struct node *n);
 void mount_check_told(struct mount *m, uint64_t serial);
 /* Asks the node about a name. */
 int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e);
+/* The same, whatever the node remembers of it. */
+int mount_ask_origin(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e);
 /* Opens the version that the node stands for, or what our own changes have made of it (versions.h), which it
  * stands for from then on. ERR_PRECONDITION: it is another one. o: all but the version. *ret_etag: the
  * version that was asked for, the caller's to free. */

@@ -11,6 +11,7 @@
  */
 #include "mount/mount_internal.h"
 
+#include "base/hash.h"
 #include "base/sys.h"
 #include "client/client_writer.h"
 #include "mount/before.h"
@@ -21,6 +22,7 @@
 #include <linux/fs.h>
 
 #define LINK_TRIES 3
+#define MD5_DIGITS 32
 
 /* Files that are still being written after a close could not publish them under a name (staging.c). */
 struct spoilt {
@@ -42,22 +44,45 @@ struct target {
     struct staging *staging;
     struct spoilt spoilt;
     struct buf key;
+    bool has_entered; /* with `user`, perhaps for another one, too */
+    struct pause_user user;
 };
 
-static int target_init(struct mount *m, fuse_ino_t parent_id, const char *name, struct target *t)
+static int target_find(struct mount *m, fuse_ino_t parent_id, const char *name, struct target *t)
 {
     *t = (struct target){.m = m, .name = slice_str(name), .key = BUF_INIT(MOUNT_KEY_MAX_BYTES)};
     t->parent = node_get(m->nodes, parent_id);
     if (!t->parent)
         return -ESTALE;
-    if (m->read_only)
-        return -EROFS;
+    return m->read_only ? -EROFS : 0;
+}
+
+/* Until target_fini the directory of its name, and that of `other`, which may be NULL, keep their own. */
+static void target_enter(struct target *t, const struct target *other)
+{
+    pause_enter(t->m, &t->user, t->parent, other ? other->parent : NULL);
+    t->has_entered = true;
+}
+
+/* What has the name now. */
+static int target_look(struct target *t)
+{
+    struct mount *m = t->m;
     t->node = node_find(m->nodes, t->parent, t->name);
     int r = mount_key(m, t->parent, t->name, &t->key);
     if (r < 0 || !t->node || t->node->is_dir)
         return r;
     r = staging_acquire(m, t->node, STAGING_JOIN, &t->staging, NULL);
     return r == -ENOENT ? 0 : r;
+}
+
+static int target_init(struct mount *m, fuse_ino_t parent_id, const char *name, struct target *t)
+{
+    int r = target_find(m, parent_id, name, t);
+    if (r < 0)
+        return r;
+    target_enter(t, /* other= */ NULL);
+    return target_look(t);
 }
 
 static bool has_name(struct mount *m, const struct node *n, struct slice name)
@@ -132,6 +157,8 @@ static void target_fini(struct target *t)
     free(t->spoilt.all);
     if (t->staging)
         staging_release(t->m, t->staging);
+    if (t->has_entered)
+        pause_leave(t->m, &t->user);
     node_unref(t->m->nodes, t->node);
     node_unref(t->m->nodes, t->parent);
     buf_fini(&t->key);
@@ -469,6 +496,18 @@ static void on_renumbered(void *arg, struct node *n)
     notifier_drop_attributes(m->notifier, n->id);
 }
 
+/* Who reads what was moved, not by passthrough, finds what was not here yet under its new name. */
+static void tell_readers(struct target *from, struct target *to, struct slice etag)
+{
+    struct mount *m = from->m;
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    for (struct handle *h = m->handles; h; h = h->next) {
+        struct client_file *file = h->is_shared ? h->node->backing_file : h->file;
+        if (file && node_is_within_locked(h->node, from->node))
+            client_file_moved(file, buf_view(&from->key), buf_view(&to->key), etag);
+    }
+}
+
 static int rename_directory(struct target *from, struct target *to, unsigned flags, struct err *e)
 {
     struct mount *m = from->m;
@@ -491,6 +530,7 @@ static int rename_directory(struct target *from, struct target *to, unsigned fla
     if (r == 0) {
         node_move(m->nodes, from->node, to->parent, to->name);
         node_renumber(m->nodes, from->node, on_renumbered, m);
+        tell_readers(from, to, /* etag= */ SLICE_NULL);
     }
     for (size_t i = 0; i < x.n; i++) {
         staging_end_move(m, x.stagings[i], r == 0);
@@ -515,6 +555,62 @@ static bool was_file_moved(struct target *from, struct target *to, struct node_a
     return may_be;
 }
 
+static bool is_md5(struct slice etag)
+{
+    return etag.n == MD5_DIGITS && slice_find(etag, '-') < 0;
+}
+
+/* Of a file that nobody writes here, which the kernel may have pages of. What is renamed is what the origin
+ * has, and a copy may have any ETag: when it is another version than the one that is known, -ESTALE, on which
+ * the kernel looks the name up again. An MD5 stays with the bytes, so that it is compared afterwards. */
+static int check_version(struct target *from, struct err *e)
+{
+    struct mount *m = from->m;
+    struct wire_attr a;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct err ignored = {0};
+    lock_take(node_table_lock(m->nodes));
+    bool is_compared = is_md5(slice_of(from->node->etag, from->node->etag_n));
+    lock_drop(node_table_lock(m->nodes));
+    if (is_compared || request_comes_again() ||
+        mount_ask_origin(m, buf_view(&from->key), &b, &a, &ignored) < 0)
+        return 0;
+    struct node_attr now = mount_node_attr(m, &a, /* has_meta= */ true);
+    if (!mount_follow(m, from->node, buf_view(&from->key), now.etag))
+        return 0; /* told of an older one */
+    lock_take(node_table_lock(m->nodes));
+    bool is_known = node_is_version_locked(from->node, &now);
+    lock_drop(node_table_lock(m->nodes));
+    if (is_known)
+        return 0;
+    /* The node tells so, too, perhaps after the kernel has looked it up again. */
+    warm_forget_key(m->warm, hash_placement(buf_view(&from->key)));
+    return err_set(e, -ESTALE, "what is to be renamed is another one than before");
+}
+
+static bool is_other_version(struct mount *m, const struct node *n, const struct node_attr *now)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    struct slice known = slice_of(n->etag, n->etag_n);
+    return n->size_bytes != now->size_bytes ||
+           (is_md5(known) && is_md5(now->etag) && !slice_eq(known, now->etag));
+}
+
+/* What was moved has its new name. */
+static void take_name(struct target *from, struct target *to, const struct node_attr *attr)
+{
+    struct mount *m = from->m;
+    struct node *n = from->node;
+    bool is_other = !from->staging && is_other_version(m, n, attr);
+    node_set_attr(m->nodes, n, attr);
+    node_move(m->nodes, n, to->parent, to->name);
+    notifier_drop_attributes(m->notifier, n->id);
+    if (is_other)
+        staging_spoil(m, n);
+    else
+        tell_readers(from, to, attr->etag);
+}
+
 static int rename_file(struct target *from, struct target *to, unsigned flags, struct err *e)
 {
     struct mount *m = from->m;
@@ -534,17 +630,16 @@ static int rename_file(struct target *from, struct target *to, unsigned flags, s
         staging_hold(m, from->staging);
     else if (r == 0 && from->staging)
         r = staging_begin_move(m, from->staging, e);
+    else if (r == 0 && from->node)
+        r = check_version(from, e);
     bool is_begun = from->staging && r == 0;
     target_begin_follow(from);
     if (r == 0 && !was_moved)
         r = move_object(from, to, flags, &attr, &b, e);
-    if (r == 0 && from->node) { /* in this order: when it has its new name nothing is left to be done */
-        node_set_attr(m->nodes, from->node, &attr);
-        node_move(m->nodes, from->node, to->parent, to->name);
-        notifier_drop_attributes(m->notifier, from->node->id);
-    } else if (r == 0 && to->node) { /* what moved is not known here, what it replaced is */
+    if (r == 0 && from->node) /* last of all: when it has its new name nothing is left to be done */
+        take_name(from, to, &attr);
+    else if (r == 0 && to->node) /* what moved is not known here, what it replaced is */
         node_detach(m->nodes, to->node, /* is_unlinked= */ true);
-    }
     target_end_follow(from, to, r == 0);
     if (is_begun)
         staging_end_move(m, from->staging, r == 0);
@@ -574,10 +669,10 @@ static int rename_target(struct target *from, struct target *to, unsigned flags,
         return -EEXIST;
     if (!from->node)
         return rename_file(from, to, flags, e);
-    struct staging_pause mark;
-    staging_pause(from->m, &mark, from->node);
+    struct pause pause;
+    pause_begin(from->m, &pause, from->node, &from->user);
     int r = is_dir ? rename_directory(from, to, flags, e) : rename_file(from, to, flags, e);
-    staging_go_on(from->m, &mark);
+    pause_end(from->m, &pause);
     return r;
 }
 
@@ -586,9 +681,15 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
 {
     struct err e = {0};
     struct target from, to = {0};
-    int r = target_init(mount_of(req), parent, name, &from);
+    int r = target_find(mount_of(req), parent, name, &from);
     if (r == 0)
-        r = target_init(from.m, new_parent, new_name, &to);
+        r = target_find(from.m, new_parent, new_name, &to);
+    if (r == 0) {
+        target_enter(&from, &to);
+        r = target_look(&from);
+    }
+    if (r == 0)
+        r = target_look(&to);
     if (r == 0) {
         target_begin_unlink(&to);
         r = rename_target(&from, &to, flags, &e);

@@ -571,7 +571,7 @@ void node_move_along(struct node_table *t, struct node *n, struct node *new_pare
         rename_locked(t, n, new_parent, new_name, /* is_attached= */ false);
 }
 
-static bool is_within(const struct node *n, const struct node *dir)
+bool node_is_within_locked(const struct node *n, const struct node *dir)
 {
     while (n && n != dir)
         n = n->parent;
@@ -589,7 +589,7 @@ void node_renumber(struct node_table *t, struct node *dir, void (*each)(void *ar
 {
     LOCK_SCOPE(&t->lock);
     for (struct node *n = t->oldest; n; n = n->lru_newer) {
-        if (!is_within(n, dir))
+        if (!node_is_within_locked(n, dir))
             continue;
         uint64_t ino = ino_of_path(n);
         if (n != dir && ino == n->ino)

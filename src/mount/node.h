@@ -68,6 +68,7 @@ struct node {
     /* How it is open (open.c). Covered by the table's lock. */
     uint32_t n_passthrough;           /* opens with backing_id */
     uint32_t n_plain;                 /* opens served by this process */
+    uint32_t n_shared;                /* of those, opens that read from backing_file */
     int backing_id;                   /* > 0 while n_passthrough > 0, or kept open (warm.h) */
     struct backing *backing;          /* of backing_id, for a process that takes over */
     struct client_file *backing_file; /* keeps the bytes in place; NULL when `staging` does */
@@ -143,6 +144,8 @@ void node_follow(struct node_table *t, struct node *n, struct slice from, struct
 /* Whether the node is attached and of this version; takes over what else is known of it then. */
 bool node_confirm(struct node_table *t, struct node *n, const struct node_attr *a);
 bool node_is_version_locked(const struct node *n, const struct node_attr *a);
+/* Whether n is `dir`, or lies in it at any depth. Of NULL: no. */
+bool node_is_within_locked(const struct node *n, const struct node *dir);
 
 /* "dir/name" below the root, without slashes at the ends, appended to b. -ENAMETOOLONG over b's maximum;
  * -ESTALE of what is lost, and what lies in it. */

@@ -8,24 +8,30 @@
  * | open already    | the next open                                                                       |
  * | --------------- | ----------------------------------------------------------------------------------- |
  * | nothing         | passthrough when every byte is here, else plain; a file that was kept open (warm.h) |
- * |                 | by passthrough without asking the node                                              |
+ * |                 | as it was open, without asking the node                                             |
  * | by passthrough  | passthrough with the same backing file, without asking the node                     |
  * | plainly         | plain; when passthrough would be possible, the next lookup makes a new inode for it |
+ *
+ * Where the mount has no passthrough, plain opens of a file whose bytes are all here share the inode's
+ * backing file (`is_shared`): the second one asks the node no more than a second one by passthrough would.
  *
  * A file opened for reading and writing (O_RDWR) may be mapped for writing. The kernel drops our file when a
  * passthrough mapping is made, so that RELEASE comes although stores still can; such a file is therefore
  * opened plainly, through the page cache. Only where an inode is open by passthrough already there is no
  * choice: then its staging file does not become the cached copy (staging_expect_mapping), and is looked at
  * until the mapping has ended (staging_late.c). O_SYNC and O_DSYNC open plainly, too, so that each write is
- * published; beside one that is open by passthrough they cannot.
+ * published; beside one that is open by passthrough they cannot. Nor can whoever opens it while it is looked
+ * at: what is stored into the mapping is not in the pages that the kernel has for plain opens, and what is
+ * stored into a mapping of those would go over it.
  *
  * A file is opened for writing only when it is not open, or is being written here; otherwise the program's
  * open fails with ESTALE inside the kernel, which looks the name up again, gets a new inode and opens that.
  *
  * Invariants:
- *  1. While n_passthrough > 0 or the file is kept open, backing_id is registered, and what keeps its bytes in
- * place is held: backing_file, or the staging that every such handle references.
- *  2. A handle counts in exactly one of n_passthrough and n_plain.
+ *  1. While n_passthrough > 0 or the file is kept open from then, backing_id is registered, and what keeps
+ * its bytes in place is held: backing_file, or the staging that every such handle references.
+ *  2. A handle counts in exactly one of n_passthrough and n_plain; of the latter those that are shared count
+ * in n_shared, too, and backing_file stays while there is one.
  *  3. While a node has a staging, whoever opens it uses that: a file that was opened to be read while the
  * staging began is closed again, lest it become the backing file of those who write.
  *  4. Pages that the kernel keeps of an inode are of its version. An inode of which a close could not publish
@@ -155,12 +161,22 @@ static bool join_passthrough_locked(struct node *n, struct handle *h)
     return true;
 }
 
+/* One more open that reads from the inode's backing file in this process, when there is such a one. */
+static bool join_shared_locked(struct node *n, struct handle *h)
+{
+    if (n->n_shared == 0)
+        return false;
+    n->n_shared++;
+    n->n_plain++;
+    h->is_shared = true;
+    return true;
+}
+
 static void count_locked(struct node *n, struct handle *h)
 {
-    if (h->is_passthrough)
-        n->n_passthrough++;
-    else
-        n->n_plain++;
+    n->n_passthrough += h->is_passthrough;
+    n->n_plain += !h->is_passthrough;
+    n->n_shared += h->is_shared;
 }
 
 /* flags: of open(2). By passthrough nobody hears of a write that is to be published before it returns. */
@@ -174,8 +190,9 @@ static void choose_for_staging_locked(struct mount *m, struct node *n, struct ha
         return;
     }
     warm_forget_locked(m->warm, n, trash);
-    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && !is_mappable && !is_synced &&
-               n->n_plain == 0;
+    bool is_late = staging_may_be_mapped(h->staging); /* by who had it open by passthrough */
+    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && n->n_plain == 0 &&
+               (is_late || (!is_mappable && !is_synced));
     h->is_passthrough = may && register_locked(m, n, staging_fd(h->staging));
     count_locked(n, h);
 }
@@ -193,21 +210,21 @@ static void choose_for_staging(struct mount *m, struct node *n, struct handle *h
 static void choose_for_reading_locked(struct mount *m, struct node *n, struct handle *h,
                                       struct mount_opened *o, bool is_complete, struct warm_trash **trash)
 {
-    if (join_passthrough_locked(n, h))
+    if (join_passthrough_locked(n, h) || join_shared_locked(n, h))
         return;
     warm_forget_locked(m->warm, n, trash); /* kept meanwhile by another one's close: this one is newer */
-    if (is_complete && n->n_plain > 0 && !n->wants_renewal) {
+    bool may = is_complete && atomic_load(&m->is_passthrough);
+    if (may && n->n_plain > 0 && !n->wants_renewal) {
         n->wants_renewal = true;
         notifier_drop_name(m->notifier, n->parent->id, n->name, n->name_n);
     }
-    h->is_passthrough = is_complete && n->n_plain == 0 && register_locked(m, n, client_file_fd(o->file));
+    h->is_passthrough = may && n->n_plain == 0 && register_locked(m, n, client_file_fd(o->file));
+    h->is_shared = is_complete && atomic_load(&m->is_cached); /* not before it is known what the mount has */
     uint64_t valid_ms = client_file_valid_ms(o->file);
-    if (h->is_passthrough)
-        n->backing_file = TAKE_PTR(o->file);
-    else
-        h->file = TAKE_PTR(o->file);
+    bool is_backing = h->is_passthrough || h->is_shared;
+    *(is_backing ? &n->backing_file : &h->file) = TAKE_PTR(o->file);
     count_locked(n, h);
-    if (h->is_passthrough)
+    if (is_backing)
         warm_track_locked(m->warm, n, o->key_hash, o->serial, valid_ms);
 }
 
@@ -216,11 +233,10 @@ static bool choose_for_reading(struct mount *m, struct node *n, struct handle *h
 {
     struct warm_trash *trash = NULL;
     bool is_here = client_file_is_complete(o->file);
-    bool is_complete = atomic_load(&m->is_passthrough) && is_here;
     lock_take(node_table_lock(m->nodes));
     bool may = !n->staging && !n->is_spoilt;
     if (may)
-        choose_for_reading_locked(m, n, h, o, is_complete, &trash);
+        choose_for_reading_locked(m, n, h, o, is_here, &trash);
     /* The kernel has the file now; descriptors are few. */
     int fd = may && h->is_passthrough && n->backing_file ? client_file_take_fd(n->backing_file) : -1;
     lock_drop(node_table_lock(m->nodes));
@@ -231,16 +247,27 @@ static bool choose_for_reading(struct mount *m, struct node *n, struct handle *h
     return may;
 }
 
-/* A file that is open by passthrough already, or was kept so. */
+/* A file that was kept open is open again as it was: by passthrough, for which nobody may have it open
+ * otherwise, or shared. */
+static bool use_kept_locked(struct mount *m, struct node *n, struct handle *h, struct warm_trash **trash)
+{
+    bool is_passthrough = n->backing_id > 0;
+    if ((is_passthrough && n->n_plain > 0) || !warm_use_locked(m->warm, n, /* needs_fd= */ true, trash))
+        return false;
+    h->is_passthrough = is_passthrough;
+    h->is_shared = !is_passthrough;
+    count_locked(n, h);
+    return true;
+}
+
+/* A file that is open by passthrough or shared already, or was kept so. */
 static bool open_without_asking(struct mount *m, struct node *n, struct handle *h)
 {
     struct warm_trash *trash = NULL;
     lock_take(node_table_lock(m->nodes));
-    bool may = !n->staging && !n->is_spoilt, done = may && join_passthrough_locked(n, h);
-    if (!done && may && n->n_plain == 0 && warm_use_locked(m->warm, n, &trash)) {
-        h->is_passthrough = done = true;
-        n->n_passthrough = 1;
-    }
+    bool done =
+        !n->staging && !n->is_spoilt &&
+        (join_passthrough_locked(n, h) || join_shared_locked(n, h) || use_kept_locked(m, n, h, &trash));
     lock_drop(node_table_lock(m->nodes));
     warm_empty(m->warm, trash);
     return done;
@@ -343,13 +370,13 @@ static void handle_free(struct mount *m, struct handle *h)
 /* Ends what choose_* began; the cell stays, until RELEASE is answered. */
 static void handle_shut(struct mount *m, struct handle *h)
 {
-    struct client_file *file = h->file;
     struct node *n = h->node;
     struct warm_trash *trash = NULL;
     lock_take(node_table_lock(m->nodes));
-    if (!h->is_passthrough) {
-        n->n_plain--;
-    } else if (--n->n_passthrough == 0 && !warm_keep_locked(m->warm, n, &trash)) {
+    struct client_file *file = TAKE_PTR(h->file);
+    uint32_t *users = h->is_passthrough ? &n->n_passthrough : &n->n_shared;
+    n->n_plain -= !h->is_passthrough;
+    if ((h->is_passthrough || h->is_shared) && --*users == 0 && !warm_keep_locked(m->warm, n, &trash)) {
         mount_unregister_locked(m, n);
         file = TAKE_PTR(n->backing_file);
     }
@@ -432,12 +459,30 @@ void mount_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 /* ---- creating ---- */
 
+/* What there is of a name, when no file of that name is being written here. */
+static int ask_for_name(struct mount *m, struct node *parent, struct slice name, struct buf *b,
+                        struct wire_attr *ret, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES);
+    uint64_t serial;
+    int r;
+    do {
+        serial = pause_serial(m);
+        buf_clear(&key);
+        buf_clear(b);
+        r = mount_key(m, parent, name, &key);
+        if (r == 0)
+            r = mount_ask(m, buf_view(&key), b, ret, e);
+    } while (r == -ENOENT && pause_was(m, serial, parent));
+    return r;
+}
+
 /* The node of a name that shall be created: one that is written here already, one of an object that exists
  * after all, or a new one. Counted for the kernel. */
 static int find_or_make(struct mount *m, struct node *parent, struct slice name, struct node_attr attr,
                         struct node **ret, enum staging_start *ret_start, int flags, struct err *e)
 {
-    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct wire_attr a;
     struct node *staged = node_find(m->nodes, parent, name);
     lock_take(node_table_lock(m->nodes));
@@ -445,11 +490,8 @@ static int find_or_make(struct mount *m, struct node *parent, struct slice name,
     bool is_own = exists && request_comes_again(); /* begun by a process before this one */
     lock_drop(node_table_lock(m->nodes));
     node_unref(m->nodes, staged);
-    int r = mount_key(m, parent, name, &key);
-    if (r < 0)
-        return r;
     if (!exists) {
-        r = mount_ask(m, buf_view(&key), &b, &a, e);
+        int r = ask_for_name(m, parent, name, &b, &a, e);
         if (r < 0 && r != -ENOENT)
             return r;
         exists = r == 0;
@@ -541,6 +583,7 @@ static void resume_handle(struct mount *m, struct handle *h)
     }
     LOCK_SCOPE(node_table_lock(m->nodes));
     h->file = NULL;
+    h->is_shared = false;
     h->staging = h->is_staged ? staging_join_locked(n) : NULL;
     h->is_passthrough = h->backing_id > 0;
     if (h->is_passthrough)
@@ -620,7 +663,7 @@ int handle_file(struct mount *m, struct handle *h, struct client_file **ret, str
 {
     struct mount_opened o = {0};
     lock_take(node_table_lock(m->nodes));
-    *ret = h->file;
+    *ret = h->is_shared ? h->node->backing_file : h->file;
     lock_drop(node_table_lock(m->nodes));
     if (*ret || h->is_passthrough)
         return *ret ? 0 : -EIO; /* by passthrough the kernel reads it itself */

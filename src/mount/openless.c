@@ -20,7 +20,7 @@ void mount_op_open_not_needed(fuse_req_t req, fuse_ino_t ino, struct fuse_file_i
 /* The file that is open already. */
 static bool join_locked(struct mount *m, struct node *n, struct warm_trash **trash)
 {
-    if (!n->backing_file || (n->n_plain == 0 && !warm_use_locked(m->warm, n, trash)))
+    if (!n->backing_file || (n->n_plain == 0 && !warm_use_locked(m->warm, n, /* needs_fd= */ false, trash)))
         return false;
     n->n_plain++;
     return true;

@@ -99,6 +99,30 @@ static int take_change(struct mount *m, struct node *n, const struct wire_attr *
     return 0;
 }
 
+/* What was published from here and is open still is found by its name, whatever version the origin calls it
+ * by now: the rename of a directory around it has copied it. Its size and time tell it from what others put
+ * there.
+ */
+static bool is_copied(struct mount *m, struct node *n, struct slice key, char **etag)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_attr a;
+    struct err ignored = {0};
+    struct stat shown;
+    if (n->is_dir || mount_ask(m, key, &b, &a, &ignored) < 0 || a.kind == WIRE_DIRECTORY)
+        return false;
+    struct node_attr now = mount_node_attr(m, &a, /* has_meta= */ true);
+    mount_stat(m, n, &shown);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    uint64_t mtime_ns = (uint64_t)shown.st_mtim.tv_sec * NS_PER_S + (uint64_t)shown.st_mtim.tv_nsec;
+    if (!n->staging || now.size_bytes != (uint64_t)shown.st_size || now.mtime_ns != mtime_ns ||
+        slice_eq_str(now.etag, *etag))
+        return false;
+    free(*etag);
+    *etag = slice_dup(now.etag);
+    return true;
+}
+
 /* One after the other for each key, so that nothing of ours comes between the look at the version and its
  * change. */
 static int change_object(struct mount *m, struct node *n, struct wire_set_meta_req *req, struct err *e)
@@ -112,6 +136,10 @@ static int change_object(struct mount *m, struct node *n, struct wire_set_meta_r
     lock_drop(node_table_lock(m->nodes));
     _cleanup_free_ char *etag = slice_dup(slice_str(known));
     int r = ask_for_change(m, req, &own, &etag, &b, &rep, e);
+    if (r == ERR_PRECONDITION && is_copied(m, n, req->key, &etag)) {
+        buf_clear(&b);
+        r = ask_for_change(m, req, &own, &etag, &b, &rep, e);
+    }
     struct slice to = r == 0 && !n->is_dir ? rep.attr.etag : SLICE_NULL;
     if (r == 0)
         r = take_change(m, n, &rep.attr);
@@ -191,7 +219,8 @@ static void change_here(struct mount *m, struct node *n, const struct posix_meta
     node_set_attr(m->nodes, n, &a);
 }
 
-static int set_owner(struct mount *m, struct node *n, const struct stat *attr, int to_set, struct err *e)
+static int set_owner_entered(struct mount *m, struct node *n, const struct stat *attr, int to_set,
+                             struct err *e)
 {
     struct posix_meta change;
     struct staging *s = NULL;
@@ -212,6 +241,16 @@ static int set_owner(struct mount *m, struct node *n, const struct stat *attr, i
     if (r == -ENOENT)
         change_here(m, n, &change);
     return r == -ENOENT ? 0 : r;
+}
+
+/* Not of what the rename of a directory has copied already. */
+static int set_owner(struct mount *m, struct node *n, const struct stat *attr, int to_set, struct err *e)
+{
+    struct pause_user user;
+    pause_enter(m, &user, n, /* b= */ NULL);
+    int r = set_owner_entered(m, n, attr, to_set, e);
+    pause_leave(m, &user);
+    return r;
 }
 
 static int set_attr(struct mount *m, struct node *n, const struct stat *attr, int to_set,

@@ -247,38 +247,11 @@ static void end(struct mount *m, struct staging *s)
     holdings_give(HOLDING_FILES, holdings_chunk(sizeof(*s)));
 }
 
-static bool is_below_locked(const struct node *n, const struct node *dir)
-{
-    while (n && n != dir)
-        n = n->parent;
-    return n == dir;
-}
-
-void staging_pause(struct mount *m, struct staging_pause *p, const struct node *n)
-{
-    LOCK_SCOPE(node_table_lock(m->nodes));
-    *p = (struct staging_pause){.next = m->stagings.pauses, .node = n};
-    m->stagings.pauses = p;
-}
-
-void staging_go_on(struct mount *m, struct staging_pause *p)
-{
-    LOCK_SCOPE(node_table_lock(m->nodes));
-    struct staging_pause **at = &m->stagings.pauses;
-    while (*at != p)
-        at = &(*at)->next;
-    *at = p->next;
-    cond_broadcast(&m->stagings.changed);
-}
-
 static bool must_wait_locked(struct mount *m, const struct node *n, enum staging_start start)
 {
     if (n->staging)
         return n->staging->state != STAGING_READY;
-    bool is_paused = false;
-    for (const struct staging_pause *p = m->stagings.pauses; p; p = p->next)
-        is_paused |= is_below_locked(n, p->node);
-    return is_paused && start != STAGING_JOIN;
+    return start != STAGING_JOIN && pause_covers_locked(m, n);
 }
 
 /* 1: *ret is ready and referenced; 0: *ret is new and the caller's to start; or an error. */
@@ -361,9 +334,8 @@ static void leave(struct mount *m, struct staging *s)
     cond_broadcast(&m->stagings.changed);
 }
 
-/* What was written and not published is in the kernel's pages of this inode still. Who opens the name from
- * now on gets another one, and what the origin has. */
-static void spoil(struct mount *m, struct node *n)
+/* What was written and not published is in the kernel's pages of this inode still. */
+void staging_spoil(struct mount *m, struct node *n)
 {
     notifier_drop_node(m->notifier, n); /* whose attributes the kernel may believe */
     lock_take(node_table_lock(m->nodes));
@@ -396,7 +368,7 @@ static int publish(struct mount *m, struct staging *s, bool is_close, struct err
     enter(m, s);
     int r = staging_publish_alone(m, s, /* is_last= */ false, e);
     if (r < 0 && is_close)
-        spoil(m, s->node);
+        staging_spoil(m, s->node);
     else if (r == 0)
         mend(m, s->node);
     staging_keep(m, s);
@@ -467,7 +439,7 @@ static void publish_last(struct mount *m, struct staging *s)
         count_failure(m, r, &e);
     strand(m, s);
     if (r < 0 || !s->is_clean)
-        spoil(m, s->node);
+        staging_spoil(m, s->node);
     staging_keep(m, s);
     staging_drop_target(m, s);
 }
@@ -564,6 +536,11 @@ void staging_expect_mapping(struct staging *s)
     atomic_store(&s->may_be_mapped, true);
     if (s->kept)
         s->kept->may_be_mapped = true;
+}
+
+bool staging_may_be_mapped(const struct staging *s)
+{
+    return atomic_load(&s->may_be_mapped);
 }
 
 void staging_changed(struct staging *s)
@@ -696,7 +673,7 @@ static bool is_wanted_locked(const struct staging *s, const struct node *dir, en
         return s->node->parent == dir && !s->node->is_attached && !s->node->is_unlinked;
     if (!s->node->is_attached)
         return false;
-    return which == STAGING_BELOW ? is_below_locked(s->node, dir)
+    return which == STAGING_BELOW ? node_is_within_locked(s->node, dir)
                                   : s->node->parent == dir && staging_is_unpublished(s);
 }
 
@@ -801,7 +778,7 @@ void stagings_resume(struct mount *m)
                 log_error("mount", "what was written to inode %llu and not published is lost",
                           (unsigned long long)(n ? n->ino : c->node_id));
             if (is_whole && n && !n->staging)
-                spoil(m, n);
+                staging_spoil(m, n);
             c->magic = 0;
             kept_give(m->seat.kept, c);
         }

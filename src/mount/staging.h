@@ -18,16 +18,9 @@ struct mount;
 struct node;
 struct staging;
 
-/* A node that is being renamed, in a list: nobody begins to write it, or what lies below it. */
-struct staging_pause {
-    struct staging_pause *next;
-    const struct node *node;
-};
-
 /* All of a mount. Covered by the node table's lock. */
 struct staging_list {
-    struct staging_pause *pauses;
-    struct cond changed; /* the state of any of them */
+    struct cond changed; /* the state of any of them, or what renames there are (pause.h) */
     struct staging *first;
     pthread_t late_thread; /* has_thread; staging_late.c */
     struct cond late_wake; /* is_over */
@@ -68,6 +61,9 @@ int staging_close(struct mount *m, struct staging *s, struct err *e);
 /* Whether a close of what is written to the node has failed: it is not to be opened, the kernel shall look
  * its name up again. */
 bool staging_is_refused(struct mount *m, const struct node *n);
+/* The kernel may have pages of the node with other bytes than its name has: who opens the name from now on
+ * gets another one, and what the origin has. */
+void staging_spoil(struct mount *m, struct node *n);
 /* All of the mount's; failures are counted in the list. */
 void staging_publish_all(struct mount *m);
 
@@ -75,6 +71,7 @@ int staging_fd(const struct staging *s);
 /* Somebody may go on storing into a mapping after the last release: the file is not handed over to the cache,
  * and looked at until the mapping has ended. */
 void staging_expect_mapping(struct staging *s);
+bool staging_may_be_mapped(const struct staging *s);
 /* After a change made by this process. */
 void staging_changed(struct staging *s);
 int staging_truncate(struct staging *s, uint64_t size_bytes);
@@ -91,10 +88,6 @@ int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta
  * object of that name. */
 bool staging_begin_unlink(struct mount *m, struct staging *s);
 void staging_end_unlink(struct mount *m, struct staging *s, bool is_unlinked);
-/* Between the two, who begins to write the node, or one below it, waits: it would write under a name that is
- * about to go. */
-void staging_pause(struct mount *m, struct staging_pause *p, const struct node *n);
-void staging_go_on(struct mount *m, struct staging_pause *p);
 /* Around a rename of the node. The first publishes, and when it succeeds nobody else does before the second:
  * bytes that went to the old key meanwhile would be acknowledged, and neither copied nor sent again. The
  * second makes later bytes go to the node's key as it is then, if it was renamed. */

@@ -5,7 +5,8 @@
  * and where somebody still has the staging file open for writing the thread becomes its user again.
  *
  * Whether somebody has: a write lease is given only to the last one. The node's own open file is gone by then
- * (staging_drop_target), and nobody can open it anew, because the staging is ENDING.
+ * (staging_drop_target), and nobody can open it anew, because the staging is ENDING. Who has it mapped for
+ * reading only is not told apart: a read lease, which would, is refused also for our own descriptor.
  *
  * Failure modes: where the file system gives no leases, or no thread is to be had, the staging ends with its
  * last close, and what is stored after that is lost, of which the log says that it may be. What cannot be
@@ -15,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
 #include <fcntl.h>
 
@@ -72,14 +74,9 @@ static void *late_main(void *arg)
 static bool has_thread_locked(struct mount *m)
 {
     struct staging_list *l = &m->stagings;
-    pthread_attr_t attr;
     if (l->has_thread || l->is_over)
         return l->has_thread && !l->is_over;
-    int r = pthread_attr_init(&attr);
-    assert(r == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
-    l->has_thread = pthread_create(&l->late_thread, &attr, late_main, m) == 0;
-    (void)pthread_attr_destroy(&attr);
+    l->has_thread = thread_start(&l->late_thread, STACK_BYTES, late_main, m) == 0;
     return l->has_thread;
 }
 

@@ -2,11 +2,12 @@
  * A mount of a scratch bucket: its operations, how it begins and how it ends.
  *
  * The bucket's tree is in the node (namespace/scratch.h); this side translates. What the kernel asks becomes
- * one call each, by inode numbers. Bytes never travel: the node gives descriptors of the files that hold
- * them.
+ * one call each, by inode numbers. Bytes do not travel, as the node gives descriptors of the files that hold
+ * them; but to users with keys, to whom it gives none (is_remote).
  *
  * Invariants:
- *  1. The kernel checks permissions (default_permissions) and applies the umask; the node checks neither.
+ *  1. The kernel checks permissions (default_permissions) and applies the umask; the node checks neither, but
+ * where it gives no descriptors: there it checks permissions as well, for the uid of this process.
  *  2. Every change carries the mount's id and a number of its own, so that the client may send it again after
  * the node was restarted, and it happens once.
  *
@@ -126,6 +127,7 @@ static int open_tree(struct mount *m, struct err *e)
         abort();
     struct kept_facts *facts = kept_facts(m->seat.kept);
     t->id = facts->id;
+    t->is_remote = !client_passes_fds(m->client);
     tree_files_init(t);
     tree_habit_init(&t->habit);
     t->known = tree_known_new();
@@ -145,6 +147,7 @@ static int open_tree_again(struct mount *m, struct err *e)
     const struct kept_facts *facts = kept_facts(m->seat.kept);
     t->id = facts->id;
     t->root = facts->root;
+    t->is_remote = !client_passes_fds(m->client);
     tree_files_init(t);
     tree_habit_init(&t->habit);
     t->known = tree_known_new();

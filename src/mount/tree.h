@@ -24,6 +24,7 @@ struct tree_room_giver;
 struct tree_grant {
     uint64_t handle, epoch;
     bool is_held;
+    bool is_for_writing; /* as tree_file_grant told */
 };
 
 /* An inode that is open here. */
@@ -79,6 +80,7 @@ struct tree_handle {
     uint32_t magic; /* set last */
     bool is_writable;
     _Atomic bool is_closing; /* one of its descriptors was closed since a lock was taken through it */
+    _Atomic bool has_stayed; /* and yet it did not end while somebody waited for that */
     int backing_id;
     uint64_t ino;
     /* Of the process that serves now. */
@@ -109,6 +111,7 @@ struct tree_told {
 
 struct tree {
     struct id128 id;  /* of this mount, in numbered requests */
+    bool is_remote;   /* the node passes no descriptors and checks permissions: tree_remote.c */
     uint64_t root;    /* the inode that the kernel calls 1 */
     struct lock lock; /* the table's; covers the rest */
     struct tree_file *files[TREE_PLACES];
@@ -223,6 +226,29 @@ void tree_files_relock(struct mount *m);
 /* The kernel asks again for the attributes of what is open. */
 void tree_files_forget(struct mount *m);
 
+/* Of a node that passes no descriptors: the handle to write or read by, in the session of now. *grant: zero,
+ * or what this gave before and is not good any more, in place of which another one is asked for. */
+int tree_file_grant(struct mount *m, struct tree_file *f, bool writes, struct tree_grant *grant,
+                    struct err *e);
+
+/* ---- tree_remote.c: the bytes of such a node's files ---- */
+
+/* Fewer than n at the end of the file only. */
+ssize_t tree_remote_read(struct mount *m, struct tree_file *f, char *p, size_t n, uint64_t offset,
+                         struct err *e);
+enum tree_write {
+    TREE_WRITE_AT,
+    TREE_WRITE_APPEND, /* at the end, whatever offset says */
+    TREE_WRITE_PAGES,  /* that the kernel writes back: it takes a part for all */
+};
+/* How much, or an error. */
+ssize_t tree_remote_write(struct mount *m, struct tree_file *f, enum tree_write how, const char *p, size_t n,
+                          uint64_t offset, struct err *e);
+int tree_remote_seek(struct mount *m, struct tree_file *f, uint64_t offset, int whence, uint64_t *ret,
+                     struct err *e);
+int tree_remote_allocate(struct mount *m, struct tree_file *f, int mode, uint64_t offset, uint64_t length,
+                         struct err *e);
+
 /* ---- taking over from a process that was killed ---- */
 
 /* Before the first request, in this order: what the kernel has open; its locks; its descriptors. Locks go
@@ -304,9 +330,10 @@ void tree_unlock_owner(struct mount *m, struct tree_file *f, uint64_t owner);
 /* All locks that were asked through an open that ends: those of flock(2) and of open file descriptions
  * (F_OFD_*) end with it, others have ended. */
 void tree_unlock_handle(struct mount *m, struct tree_handle *h);
-/* Takes the locks of a file again in this session of the client, unless that was done. false: the node did
- * not answer. */
-bool tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch);
+/* Takes the locks of a file again in this session of the client, unless that was done. is_open: where it was
+ * opened again; before that a node that checks may refuse what it will give then. false: the node did not
+ * answer. */
+bool tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch, bool is_open);
 
 /* ---- operations, one file per group ---- */
 

@@ -174,7 +174,8 @@ static int ask_attr_now(struct mount *m, uint64_t ino, struct buf *b, struct wir
 static int get_attr(struct mount *m, uint64_t ino, struct buf *b, struct wire_inode *ret, struct err *e)
 {
     struct tree_file *f = tree_file_find(m, ino);
-    bool is_known = f && tree_file_known(m, f, ret);
+    /* What is remembered of a file whose bytes the node has is of before it was written to. */
+    bool is_known = f && !m->tree->is_remote && tree_file_known(m, f, ret);
     int r = is_known ? ask_attr_now(m, ino, b, ret, e) : ask_attr(m, ino, b, ret, e);
     if (r == 0)
         tree_file_note(m, ret);
@@ -261,22 +262,34 @@ static bool is_in_group(fuse_req_t req, gid_t gid)
     return false;
 }
 
+/* Has the node take `what` (WIRE_SET_DROP_*) off; *ret is what is left. */
+static int drop(struct mount *m, uint64_t ino, uint32_t what, struct wire_inode *ret, struct err *e)
+{
+    struct wire_tree_setattr_req q = {
+        .bucket = slice_str(m->bucket), .ino = ino, .what = what, TREE_CHANGE(m)};
+    struct wire_tree_setattr_rep rep;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_setattr(m->client, &q, &b, &rep, e);
+    if (r == 0)
+        *ret = rep.inode;
+    if (r == 0)
+        ret->target = SLICE_NULL; /* it is in `b` */
+    return r;
+}
+
 /* x: what is left after WIRE_SET_DROP_PRIVILEGE, changed. */
 static int drop_group(fuse_req_t req, struct wire_inode *x, struct err *e)
 {
     struct mount *m = mount_of(req);
-    bool may_stay = fuse_req_ctx(req)->uid == 0 || !S_ISREG(x->mode) ||
+    bool may_stay = m->tree->is_remote || fuse_req_ctx(req)->uid == 0 || !S_ISREG(x->mode) ||
                     (x->mode & (S_ISGID | S_IXGRP)) != S_ISGID || is_in_group(req, x->gid);
     if (may_stay)
         return 0;
-    struct wire_tree_setattr_req q = {
-        .bucket = slice_str(m->bucket), .ino = x->ino, .what = WIRE_SET_DROP_GROUP, TREE_CHANGE(m)};
-    struct wire_tree_setattr_rep rep;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = client_tree_setattr(m->client, &q, &b, &rep, e);
+    struct wire_inode left;
+    int r = drop(m, x->ino, WIRE_SET_DROP_GROUP, &left, e);
     if (r == 0) {
-        x->mode = rep.inode.mode;
-        x->ctime_ns = rep.inode.ctime_ns;
+        x->mode = left.mode;
+        x->ctime_ns = left.ctime_ns;
         tree_file_note(m, x);
     }
     return r == -ENOENT ? 0 : r; /* forgotten by the node, as below */
@@ -286,17 +299,15 @@ int tree_drop_privilege(fuse_req_t req, struct tree_file *f, struct err *e)
 {
     struct mount *m = mount_of(req);
     struct wire_inode x;
+    if (m->tree->is_remote) /* the node does, with what changes the bytes */
+        return 0;
     if (fuse_req_ctx(req)->uid == 0 || !tree_file_known(m, f, &x) || !(x.mode & (S_ISUID | S_ISGID)))
         return 0;
-    struct wire_tree_setattr_req q = {
-        .bucket = slice_str(m->bucket), .ino = f->ino, .what = WIRE_SET_DROP_PRIVILEGE, TREE_CHANGE(m)};
-    struct wire_tree_setattr_rep rep;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = client_tree_setattr(m->client, &q, &b, &rep, e);
+    int r = drop(m, f->ino, WIRE_SET_DROP_PRIVILEGE, &x, e);
     if (r == 0)
-        r = drop_group(req, &rep.inode, e);
+        r = drop_group(req, &x, e);
     if (r == 0)
-        tree_file_note(m, &rep.inode);
+        tree_file_note(m, &x);
     return r == -ENOENT ? 0 : r; /* forgotten by the node: nobody can run it any more */
 }
 
@@ -306,7 +317,7 @@ static int set_attr(struct mount *m, const struct wire_tree_setattr_req *req, st
     struct wire_tree_setattr_rep rep;
     struct tree_change change;
     tree_known_begin(m->tree->known, req->ino, SLICE_NULL, &change);
-    int r = req->what & WIRE_SET_DROP_PRIVILEGE ? drop_capability(m, req->ino, e) : 0;
+    int r = req->what & WIRE_SET_DROP_PRIVILEGE && !m->tree->is_remote ? drop_capability(m, req->ino, e) : 0;
     if (r == 0)
         r = client_tree_setattr(m->client, req, b, &rep, e);
     tree_known_end(m->tree->known, &change, /* made= */ NULL);

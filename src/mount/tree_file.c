@@ -201,6 +201,29 @@ static int ask(struct mount *m, struct tree_file *f, uint32_t flags, struct err 
     return 0;
 }
 
+static bool is_good(struct mount *m, const struct tree_grant *g, const struct tree_grant *bad)
+{
+    bool is_bad = bad->is_held && bad->epoch == g->epoch && bad->handle == g->handle;
+    return g->is_held && g->epoch == client_epoch(m->client) && !is_bad;
+}
+
+int tree_file_grant(struct mount *m, struct tree_file *f, bool writes, struct tree_grant *grant,
+                    struct err *e)
+{
+    LOCK_SCOPE(&f->lock);
+    bool reads = !writes && is_good(m, &f->reading, grant);
+    int r = 0;
+    if (!reads && !is_good(m, &f->writing, grant)) {
+        r = ask(m, f, writes ? WIRE_WRITE : 0, e);
+        reads = !writes;
+    }
+    if (r < 0)
+        return r;
+    *grant = reads ? f->reading : f->writing;
+    grant->is_for_writing = !reads;
+    return 0;
+}
+
 int tree_file_fd_again(struct mount *m, struct tree_file *f, int *ret_fd, struct err *e)
 {
     int r = 0;
@@ -260,6 +283,8 @@ static bool is_told(struct mount *m, const struct tree_file *f)
 {
     struct stat st = {0}; /* without a file: no bytes */
     int fd = tree_file_fd(f);
+    if (m->tree->is_remote)
+        return false;
     if (atomic_load(&f->write_fd) >= 0 || (fd >= 0 && sys->fstat(fd, &st) < 0))
         return false; /* the kernel counts by itself what is written here */
     LOCK_SCOPE(&m->tree->lock);
@@ -282,7 +307,8 @@ static int get_grant(struct mount *m, struct tree_file *f, uint32_t flags, struc
     }
     if (flags & WIRE_TRUNCATE || (flags & WIRE_WRITE && !f->writing.is_held))
         return ask(m, f, flags, e);
-    if (tree_file_fd(f) < 0 || (!f->writing.is_held && !f->reading.is_held))
+    bool lacks_fd = !m->tree->is_remote && tree_file_fd(f) < 0;
+    if (lacks_fd || (!f->writing.is_held && !f->reading.is_held))
         return ask(m, f, flags, e);
     return 0;
 }
@@ -331,7 +357,7 @@ static void close_all(struct mount *m, struct tree_file *f)
     f->backing_id = 0;
     int read_fd = atomic_load(&f->read_fd), write_fd = atomic_load(&f->write_fd);
     bool is_stat = write_fd >= 0 && sys->fstat(write_fd, &st) == 0;
-    if (write_fd >= 0)
+    if (write_fd >= 0 || (m->tree->is_remote && atomic_load(&f->was_written)))
         forget_attributes(m, f, is_stat ? &st : NULL);
     note_habit(m, f, write_fd >= 0 && (!is_stat || st.st_size > 0 || st.st_blocks > 0));
     atomic_store(&f->read_fd, -1);
@@ -608,12 +634,12 @@ static bool renew(struct mount *m, struct tree_file *f)
     LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
     uint64_t epoch = client_epoch(m->client);
     int r = f->n_open > 0 ? renew_grant(m, f, epoch) : -ENOENT;
-    return r == 0 ? tree_relock(m, f, epoch) : !is_silence(r);
+    return r == 0 ? tree_relock(m, f, epoch, /* is_open= */ true) : !is_silence(r);
 }
 
 static bool relock(struct mount *m, struct tree_file *f)
 {
-    return tree_relock(m, f, client_epoch(m->client));
+    return tree_relock(m, f, client_epoch(m->client), /* is_open= */ false);
 }
 
 /* The next file of a place after inode `after`, by its number, referenced: one that goes meanwhile hides no

@@ -16,7 +16,7 @@ struct tree_held {
     uint32_t kind, type;    /* enum wire_lock_kind, wire_lock_type */
     uint64_t start, end;
     uint32_t pid;
-    const void *through; /* the open that it was asked through */
+    struct tree_handle *through; /* the open that it was asked through */
 };
 
 /* From here on the owner has this type in this range, WIRE_LOCK_NONE: nothing; elsewhere what it had. Takes

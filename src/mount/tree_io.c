@@ -1,6 +1,7 @@
 /*
- * READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE: on the descriptor that the node gave. READ and WRITE
- * come only for files that the kernel does not read and write itself (passthrough).
+ * READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE: on the descriptor that the node gave, or, when it
+ * gives none, by calls to it (tree_remote.c). READ and WRITE come only for files that the kernel does not
+ * read and write itself (passthrough).
  *
  * Appending happens at the file's own end (RWF_APPEND), whatever the kernel believes it to be, so that
  * several mounts may append to one file. Pages that the kernel writes back have their place and go there. An
@@ -21,6 +22,8 @@
 static ssize_t read_file(struct mount *m, struct tree_file *f, char *p, size_t n, uint64_t offset,
                          struct err *e)
 {
+    if (m->tree->is_remote)
+        return tree_remote_read(m, f, p, n, offset, e);
     int fd, r = tree_file_fd_again(m, f, &fd, e);
     if (r < 0 || fd < 0)
         return r; /* 0: still without bytes */
@@ -146,28 +149,36 @@ static ssize_t appended(int fd, uint64_t at, const char *p, size_t n)
     return (ssize_t)done;
 }
 
+static void note_append(struct tree_handle *h, uint64_t end)
+{
+    h->append_by = 0;
+    atomic_signal_fence(memory_order_seq_cst);
+    h->append_at = end;
+    atomic_signal_fence(memory_order_seq_cst);
+    h->append_by = request_unique();
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static bool append_comes_again(const struct tree_handle *h)
+{
+    return request_comes_again() && h->append_by == request_unique();
+}
+
 /* For whom the request comes again. */
 static int note_end(struct tree_handle *h, int fd)
 {
     struct stat st;
     int r = sys->fstat(fd, &st);
-    if (r < 0)
-        return r;
-    h->append_by = 0;
-    atomic_signal_fence(memory_order_seq_cst);
-    h->append_at = (uint64_t)st.st_size;
-    atomic_signal_fence(memory_order_seq_cst);
-    h->append_by = request_unique();
-    atomic_signal_fence(memory_order_seq_cst);
-    return 0;
+    if (r == 0)
+        note_append(h, (uint64_t)st.st_size);
+    return r;
 }
 
 /* How much a process before this one appended for the same request. It needs no room any more, and is what
  * the program is told of whatever becomes of the rest: else it would append it once more. */
 static ssize_t appended_before(const struct tree_handle *h, int fd, const char *p, size_t n)
 {
-    bool comes_again = request_comes_again() && h->append_by == request_unique();
-    return comes_again ? appended(fd, h->append_at, p, n) : 0;
+    return append_comes_again(h) ? appended(fd, h->append_at, p, n) : 0;
 }
 
 /* `before` is of the bytes before p, which are there. */
@@ -208,30 +219,43 @@ static ssize_t write_rest(fuse_req_t req, struct fuse_file_info *fi, int fd, siz
     return done;
 }
 
+/* To the descriptor. How much is written, by this process or the one before. */
+static ssize_t write_here(fuse_req_t req, struct fuse_file_info *fi, bool appends, const char *p, size_t size,
+                          off_t offset, struct err *e)
+{
+    int fd = fd_for_writing(mount_of(req), fi, e);
+    ssize_t before = fd >= 0 && appends ? appended_before(tree_handle_of(fi), fd, p, size) : MIN(fd, 0);
+    ssize_t done = before;
+    if (before >= 0 && ((size_t)before < size || size == 0))
+        done = write_rest(req, fi, fd, (size_t)before, p + before, size - (size_t)before, offset, e);
+    else if (before >= 0)
+        done = 0;
+    if (done < 0 && before <= 0)
+        return done;
+    return before + MAX(done, (ssize_t)0);
+}
+
 void tree_op_write(fuse_req_t req, fuse_ino_t ino, const char *p, size_t size, off_t offset,
                    struct fuse_file_info *fi)
 {
     (void)ino;
+    struct mount *m = mount_of(req);
     struct err e = {0};
-    int fd = fd_for_writing(mount_of(req), fi, &e);
     bool appends = fi->flags & O_APPEND && !fi->writepage;
-    ssize_t before = fd >= 0 && appends ? appended_before(tree_handle_of(fi), fd, p, size) : MIN(fd, 0);
-    ssize_t done = before;
-    if (before >= 0 && ((size_t)before < size || size == 0))
-        done = write_rest(req, fi, fd, (size_t)before, p + before, size - (size_t)before, offset, &e);
-    else if (before >= 0)
-        done = 0;
-    int r = done < 0 && before <= 0 ? (int)done : 0;
-    size_t all = r < 0 ? 0 : (size_t)before + (size_t)MAX(done, (ssize_t)0);
+    enum tree_write how_to = appends ? TREE_WRITE_APPEND : fi->writepage ? TREE_WRITE_PAGES : TREE_WRITE_AT;
+    ssize_t all = m->tree->is_remote
+                      ? tree_remote_write(m, tree_handle_of(fi)->file, how_to, p, size, (uint64_t)offset, &e)
+                      : write_here(req, fi, appends, p, size, offset, &e);
+    int r = (int)MIN(all, (ssize_t)0);
     uint32_t how = (fi->flags & O_SYNC) == O_SYNC ? 0 : WIRE_DATA_ONLY;
     if (all > 0 && !fi->writepage && fi->flags & O_DSYNC) /* the kernel does not for direct_io */
-        r = sync_handle(mount_of(req), tree_handle_of(fi), how, &e);
+        r = sync_handle(m, tree_handle_of(fi), how, &e);
     if (r < 0) {
         mount_reply_error(req, "write", r, &e);
         return;
     }
-    stats_add(mount_of(req)->stats, STATS_WRITTEN_BYTES, all);
-    (void)fuse_reply_write(req, all);
+    stats_add(m->stats, STATS_WRITTEN_BYTES, (size_t)all);
+    (void)fuse_reply_write(req, (size_t)all);
 }
 
 /* ---- FALLOCATE, LSEEK, COPY_FILE_RANGE ---- */
@@ -242,6 +266,12 @@ void tree_op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, o
     (void)ino;
     struct err e = {0};
     struct tree_room room = {0};
+    if (mount_of(req)->tree->is_remote) {
+        int k = tree_remote_allocate(mount_of(req), tree_handle_of(fi)->file, mode, (uint64_t)offset,
+                                     (uint64_t)length, &e);
+        tree_reply(req, "fallocate", k, &e);
+        return;
+    }
     int fd = fd_for_writing(mount_of(req), fi, &e), r = fd;
     if (fd >= 0)
         r = tree_room_begin(mount_of(req), tree_handle_of(fi)->file, fd, (uint64_t)offset,
@@ -258,9 +288,17 @@ void tree_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence, str
 {
     (void)ino;
     struct err e = {0};
-    int fd, r = tree_file_fd_again(mount_of(req), tree_handle_of(fi)->file, &fd, &e);
+    bool is_remote = mount_of(req)->tree->is_remote;
+    uint64_t found = 0;
+    int fd = -1, r = is_remote ? tree_remote_seek(mount_of(req), tree_handle_of(fi)->file, (uint64_t)offset,
+                                                  whence, &found, &e)
+                               : tree_file_fd_again(mount_of(req), tree_handle_of(fi)->file, &fd, &e);
     if (r < 0) {
         mount_reply_error(req, "lseek", r, &e);
+        return;
+    }
+    if (is_remote) {
+        (void)fuse_reply_lseek(req, (off_t)found);
         return;
     }
     off_t at = fd < 0 ? -1 : lseek(fd, offset, whence);
@@ -313,6 +351,10 @@ void tree_op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t from_offset,
 {
     (void)from, (void)to;
     struct err e = {0};
+    if (mount_of(req)->tree->is_remote) { /* the kernel copies through its pages */
+        (void)fuse_reply_err(req, EOPNOTSUPP);
+        return;
+    }
     ssize_t done = copy_range(mount_of(req), from_fi, from_offset, to_fi, to_offset, n, flags, &e);
     if (done < 0)
         mount_reply_error(req, "copy_file_range", (int)done, &e);

@@ -41,6 +41,7 @@
 #define WAIT_MOST_MS  50
 #define GRACE_MS      50
 #define CLOSING_MS    2000
+#define STAYED_MS     100
 #define TO_THE_END    UINT64_MAX
 #define CHAIN_MAX     1000 /* owners that wait one for the other */
 
@@ -194,7 +195,8 @@ static int find_in_the_way(struct mount *m, struct tree_file *f, const struct tr
  * with its open, of whose close the kernel says nothing before RELEASE: a while, and longer when a descriptor
  * of that open was closed (FLUSH) since the lock was taken. Those of an open (F_OFD_*) end so too, and look
  * like those of a process, which are gone by FLUSH; but a process that has inherited an open sends one as
- * well, and the lock stays. So that wait is short. */
+ * well, and the lock stays. So that wait is short; and so is the next one for an open that has stayed, as a
+ * mapping keeps it. */
 static bool is_in_the_way_here(struct mount *m, struct tree_file *f, const struct tree_held *wanted,
                                uint64_t *ret_grace_ms)
 {
@@ -202,18 +204,28 @@ static bool is_in_the_way_here(struct mount *m, struct tree_file *f, const struc
     bool is_here = false;
     uint64_t ms = 0;
     for (const struct tree_held *h = f->locks; h; h = h->next) {
-        const struct tree_handle *through = h->through;
+        struct tree_handle *through = h->through;
         if (!tree_held_conflicts(h, wanted))
             continue;
         bool is_closing = atomic_load(&through->is_closing);
+        unsigned closing_ms = atomic_load(&through->has_stayed) ? STAYED_MS : CLOSING_MS;
         is_here = true;
         if (h->kind == WIRE_LOCK_FLOCK)
-            ms = MAX(ms, (uint64_t)(is_closing ? CLOSING_MS : GRACE_MS));
+            ms = MAX(ms, (uint64_t)(is_closing ? closing_ms : GRACE_MS));
         else if (is_closing)
             ms = MAX(ms, (uint64_t)GRACE_MS);
     }
     *ret_grace_ms = ms;
     return is_here;
+}
+
+/* Who has what is wanted was closed, and not within the time that was given it. */
+static void note_stayed(struct mount *m, const struct tree_file *f, const struct tree_held *wanted)
+{
+    LOCK_SCOPE(&m->tree->waiters->lock);
+    for (const struct tree_held *h = f->locks; h; h = h->next)
+        if (tree_held_conflicts(h, wanted) && atomic_load(&h->through->is_closing))
+            atomic_store(&h->through->has_stayed, true);
 }
 
 static void reply_found(fuse_req_t req, const struct wire_tree_lock_rep *rep)
@@ -301,6 +313,8 @@ static bool try_all(struct tree_waiters *w)
         lock_drop(&w->lock);
         if (may_wait && (r == -EAGAIN || r == -EHOSTDOWN || r == -ETIMEDOUT))
             continue;
+        if (r == -EAGAIN)
+            note_stayed(w->m, x->file, &x->wanted);
         remove_waiter(w, x);
         answer(w->m, x, x->is_test && r == -EAGAIN ? 0 : r, &found, &e);
         got_one = true;
@@ -456,8 +470,10 @@ static void set_lock(fuse_req_t req, struct tree_handle *h, const struct tree_he
     int r = take(m, h->file, wanted, &e);
     if (r == -EAGAIN && !is_in_the_way_here(m, h->file, wanted, &grace_ms)) /* perhaps it has just gone */
         r = take(m, h->file, wanted, &e);
-    if (r == 0)
+    if (r == 0) {
         atomic_store(&h->is_closing, false);
+        atomic_store(&h->has_stayed, false);
+    }
     if (r == -EAGAIN && (may_wait || grace_ms > 0)) {
         uint64_t until_ms = may_wait ? 0 : sys_mono_ms() + grace_ms;
         r = wait_for(req, h->file, wanted, until_ms, /* is_test= */ false);
@@ -570,7 +586,7 @@ static int ask_again(struct mount *m, struct tree_file *f, const struct tree_hel
     return r;
 }
 
-bool tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch)
+bool tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch, bool is_open)
 {
     struct tree_held x;
     LOCK_SCOPE(&f->order_lock);
@@ -584,7 +600,7 @@ bool tree_relock(struct mount *m, struct tree_file *f, uint64_t epoch)
             i++;
             continue;
         }
-        if (r == -EHOSTDOWN || r == -ETIMEDOUT) { /* all of them are asked for again */
+        if (r == -EHOSTDOWN || r == -ETIMEDOUT || (r == -EACCES && !is_open)) { /* all are asked for again */
             f->locks_epoch = 0;
             return false;
         }

@@ -63,7 +63,8 @@ void tree_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static bool is_made_late(struct mount *m, uint64_t parent, struct slice name, const struct fuse_file_info *fi)
 {
     const int others = O_ACCMODE | O_APPEND | O_DSYNC | O_DIRECT;
-    return name.n > 0 && (fi->flags & others) == O_WRONLY && tree_habit_is_empty(&m->tree->habit, parent);
+    return name.n > 0 && !m->tree->is_remote && (fi->flags & others) == O_WRONLY &&
+           tree_habit_is_empty(&m->tree->habit, parent);
 }
 
 /* Takes over what the node gave. */

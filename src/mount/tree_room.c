@@ -22,96 +22,14 @@
 #include "mount/tree.h"
 
 #include "base/chore.h"
+#include "base/lack.h"
 #include "base/log.h"
 #include "base/look.h"
 #include "base/sys.h"
 #include "mount/queue.h"
 
-#include <linux/fiemap.h>
-#include <linux/fs.h>
-#include <sys/ioctl.h>
-
-#define BLOCK_MIN_BYTES 4096
-#define BLOCK_MAX_BYTES MIB
-#define MAP_EXTENTS     64 /* looked at, at once */
-#define IDLE_MS         1000
-#define LOOK_NS         500000000ull /* for files that are idle */
-
-/* ---- what is on disk already ---- */
-
-/* Of a range: how many bytes have no blocks, and how far one gets with so much room. */
-struct lack {
-    uint64_t room;
-    uint64_t missing, reach;
-    bool is_over;
-};
-
-static void lacks(struct lack *l, uint64_t from, uint64_t to)
-{
-    if (!l->is_over && l->missing + (to - from) > l->room) {
-        l->reach = from + (l->room - l->missing);
-        l->is_over = true;
-    }
-    l->missing += to - from;
-    if (!l->is_over)
-        l->reach = to;
-}
-
-static void has(struct lack *l, uint64_t to)
-{
-    if (!l->is_over)
-        l->reach = to;
-}
-
-/* By the file system's own map. false: it does not say. */
-static bool look_at_extents(int fd, uint64_t from, uint64_t to, struct lack *l)
-{
-    union {
-        struct fiemap map;
-        char room[sizeof(struct fiemap) + MAP_EXTENTS * sizeof(struct fiemap_extent)];
-    } u;
-    while (from < to) {
-        memset(&u, 0, sizeof(u));
-        u.map.fm_start = from;
-        u.map.fm_length = to - from;
-        u.map.fm_extent_count = MAP_EXTENTS;
-        if (ioctl(fd, FS_IOC_FIEMAP, &u.map) < 0)
-            return false;
-        uint64_t before = from;
-        if (u.map.fm_mapped_extents == 0) {
-            lacks(l, from, to);
-            return true;
-        }
-        for (uint32_t i = 0; i < u.map.fm_mapped_extents && from < to; i++) {
-            const struct fiemap_extent *x = &u.map.fm_extents[i];
-            uint64_t begin = MIN(MAX(x->fe_logical, from), to);
-            uint64_t end = MIN(MAX(x->fe_logical + x->fe_length, begin), to);
-            lacks(l, from, begin);
-            if (x->fe_flags & FIEMAP_EXTENT_SHARED) /* writing to those takes new ones */
-                lacks(l, begin, end);
-            has(l, end);
-            from = end;
-        }
-        if (from == before) /* no answer to the question */
-            return false;
-    }
-    return true;
-}
-
-/* The range is whole blocks. */
-static void look_at(int fd, uint64_t from, uint64_t to, uint64_t block, struct lack *l)
-{
-    struct lack start = *l;
-    if (look_at_extents(fd, from, to, l)) {
-        l->missing = ALIGN_UP(l->missing, block);
-        return;
-    }
-    *l = start;
-    int64_t hole = sys->lseek(fd, from, SEEK_HOLE);
-    uint64_t first = hole < 0 ? from : MIN(ALIGN_UP((uint64_t)hole, block), to);
-    has(l, first);
-    lacks(l, first, to); /* of what is behind a hole nothing is known */
-}
+#define IDLE_MS 1000
+#define LOOK_NS 500000000ull /* for files that are idle */
 
 /* ---- asking ---- */
 
@@ -170,14 +88,6 @@ static int ask(struct mount *m, struct tree_file *f, uint64_t least, uint64_t ne
 
 /* ---- one change ---- */
 
-/* Bytes of the blocks that are touched, and which these are. */
-static uint64_t blocks_of(uint64_t block, uint64_t offset, uint64_t n, uint64_t *ret_from)
-{
-    uint64_t end = n > INT64_MAX - MIN(offset, (uint64_t)INT64_MAX) ? INT64_MAX : offset + n;
-    *ret_from = offset / block * block;
-    return end <= *ret_from ? 0 : ALIGN_UP(end - *ret_from, block);
-}
-
 static void note_use(struct tree_file *f)
 {
     lock_assert_held(&f->room_lock);
@@ -195,14 +105,14 @@ static int take(struct mount *m, struct tree_file *f, int fd, uint64_t offset, u
         return err_errno(e, r, "state of the data file");
     look_for_loss(m, f);
     ret->before_bytes = (uint64_t)st.st_blocks * 512;
-    uint64_t block = MIN(MAX((uint64_t)st.st_blksize, (uint64_t)BLOCK_MIN_BYTES), (uint64_t)BLOCK_MAX_BYTES);
+    uint64_t block = lack_block(&st);
     if (offset == TREE_ROOM_AT_END)
         offset = (uint64_t)st.st_size;
-    uint64_t all = n > 0 ? blocks_of(block, offset, n, &from) : 0;
+    uint64_t all = n > 0 ? lack_blocks(block, offset, n, &from) : 0;
     if (all <= f->room_bytes)
         return 0;
     struct lack first = {.reach = from}, then = {.reach = from};
-    look_at(fd, from, from + all, block, &first);
+    lack_look(fd, from, from + all, block, &first);
     if (first.missing <= f->room_bytes)
         return 0;
     r = ask(m, f, n_short ? block : first.missing, first.missing, e);
@@ -211,7 +121,7 @@ static int take(struct mount *m, struct tree_file *f, int fd, uint64_t offset, u
     if (r < 0 && (r != -EDQUOT || !n_short))
         return r;
     then.room = f->room_bytes / block * block;
-    look_at(fd, from, from + all, block, &then);
+    lack_look(fd, from, from + all, block, &then);
     if (!n_short || then.reach <= offset)
         return r < 0 ? r : err_set(e, -EDQUOT, "the node granted less room than was asked for");
     *n_short = (size_t)MIN(n, then.reach - offset);

@@ -3,8 +3,8 @@
  *
  * Invariants:
  *  1. A node has at most one warm_file, which is in the table of hashes while the node has it.
- *  2. A kept file is in the order of use, references its node, and the node's backing_id is registered (but
- * for the read-only profile, which has none).
+ *  2. A kept file is in the order of use, references its node, and the node's backing_id is registered where
+ * it was open by passthrough.
  *  3. A file is kept only when the watch ran without a break from before the node was asked for it, and none
  * of what came through it since was of that file. Every record moves `serial` on before it is looked up, and
  * a file whose opening began at another serial is not tracked: no record falls between asking and tracking.
@@ -35,6 +35,7 @@ struct warm_file {
     bool is_kept;               /* else the node is open */
     bool is_stale;              /* not to be kept */
     bool has_fd;                /* while it is kept */
+    bool had_fd;                /* and gave it back */
     size_t held_bytes;          /* with the node's backing file, as counted in holdings.h */
     struct warm_file *in_place; /* of the table of hashes */
     struct warm_file *older, *newer;
@@ -91,9 +92,9 @@ static void order_add(struct warm *w, struct warm_file *f)
         w->fd_from = f;
 }
 
-/* Of the read-only profile: passthrough needs no descriptors here. Closed under the lock: without it the file
- * could be given to somebody meanwhile; it is read-only, and of a node that has it, too, so that there is
- * nothing to write or to free. */
+/* Of what is read here: passthrough needs no descriptors of this process. Closed under the lock: without it
+ * the file could be given to somebody meanwhile; it is read-only, and of a node that has it, too, so that
+ * there is nothing to write or to free. */
 static void limit_fds_locked(struct warm *w)
 {
     for (struct warm_file *f; w->n_fds > w->fds_max && (f = w->fd_from); w->fd_from = f->newer) {
@@ -101,6 +102,7 @@ static void limit_fds_locked(struct warm *w)
         macro_close(&fd);
         w->n_fds -= f->has_fd;
         f->has_fd = false;
+        f->had_fd = true;
     }
 }
 
@@ -208,12 +210,12 @@ void warm_drop_names(struct warm *w)
             drop_name_locked(w, f);
 }
 
-bool warm_use_locked(struct warm *w, struct node *n, struct warm_trash **trash)
+bool warm_use_locked(struct warm *w, struct node *n, bool needs_fd, struct warm_trash **trash)
 {
     struct warm_file *f = n->warm;
     if (!f || !f->is_kept)
         return false;
-    if (!warm_is_valid_locked(w, n)) {
+    if (!warm_is_valid_locked(w, n) || (needs_fd && f->had_fd)) {
         forget_locked(w, f, trash);
         return false;
     }

@@ -3,10 +3,9 @@
  * file nor the kernel for a backing file. The node tells through a pipe (WATCH) which cached bytes it lets
  * go, and what that names is closed and asked for anew.
  *
- * Only whole files that the kernel reads by itself are kept, at most as many as the mount's option says, and
- * for no longer than the bucket's `validate` lets an answer of the origin be used. For as long the kernel is
- * told to believe their names and attributes, so that it does not ask us either; when one is let go the
- * kernel is told to drop its name.
+ * Only whole files are kept, at most as many as the mount's option says, and for no longer than the bucket's
+ * `validate` lets an answer of the origin be used. For as long the kernel is told to believe their names and
+ * attributes, so that it does not ask us either; when one is let go the kernel is told to drop its name.
  */
 #pragma once
 
@@ -47,8 +46,8 @@ bool warm_is_valid_locked(const struct warm *w, const struct node *n);
 uint64_t warm_tell_ms_locked(struct warm *w, struct node *n);
 void warm_drop_names(struct warm *w);
 /* Takes a file that was kept into use: n's backing file is good. false, and nothing kept any more, when it is
- * too old. */
-bool warm_use_locked(struct warm *w, struct node *n, struct warm_trash **trash);
+ * too old, or when it had to give its descriptor to others and the caller needs one. */
+bool warm_use_locked(struct warm *w, struct node *n, bool needs_fd, struct warm_trash **trash);
 /* After the last close: true when n's backing file stays. */
 bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash);
 /* No longer kept or watched. */

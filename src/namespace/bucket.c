@@ -57,6 +57,7 @@ struct bucket_table {
     const struct seal *seal; /* may be NULL */
     struct bucket **v;       /* sorted by name */
     size_t n, cap;
+    atomic_bool any_lifecycle; /* one has rules, or had some */
 };
 
 #define ROW(base, field, type_, name_, arg_, def_, min_, max_, choices_, secret_, doc_)                      \
@@ -500,6 +501,8 @@ static void table_put_locked(struct bucket_table *t, struct bucket *b)
     lock_assert_held(&t->lock);
     bool found;
     size_t i = table_position(t, slice_str(b->name), &found);
+    if (b->p.s3_lifecycle)
+        atomic_store(&t->any_lifecycle, true);
     if (found) {
         atomic_store(&t->v[i]->retired, true);
         bucket_unref(t->v[i]);
@@ -676,6 +679,11 @@ int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, 
                        SLICE_ARG(slice_sub(name, 0, 80)));
     *ret = bucket_ref(g ? g->bucket : t->v[i]);
     return 0;
+}
+
+bool bucket_any_lifecycle(const struct bucket_table *t)
+{
+    return atomic_load_explicit(&t->any_lifecycle, memory_order_relaxed);
 }
 
 struct bucket *bucket_find_id(struct bucket_table *t, uint64_t id)

@@ -33,7 +33,8 @@
     X(readahead, SIZE, "readahead", "SIZE", "128MiB", 0, 4 * GIB, NULL, false,                               \
       "most bytes fetched ahead of one open file")                                                           \
     X(retry_time, DURATION, "retry", "TIME", "60s", 0, 3600000, NULL, false,                                 \
-      "how long a failing request to the origin is repeated before its error is reported")                   \
+      "how long a request that fails because the origin is away, busy or silent is repeated before its "     \
+      "error is reported, counted from the failure; wrong answers, as 500, ten times at most")               \
     X(upload_expiry, DURATION, "upload_expiry", "TIME", "7d", 1000, 31536000000, NULL, false,                \
       "uploads in parts to which nothing was added for so long are aborted")                                 \
     X(cache, ENUM, "cache", "MODE", "auto", 0, 0, "auto|never", false,                                       \
@@ -187,6 +188,8 @@ uint64_t bucket_last_place(struct bucket_table *t);
 enum rule_keep bucket_keep(const struct bucket *b, struct slice key);
 /* A reference, or ERR_NO_BUCKET. */
 int bucket_find(struct bucket_table *t, struct slice name, struct bucket **ret, struct err *e);
+/* False: no bucket has lifecycle rules. */
+bool bucket_any_lifecycle(const struct bucket_table *t);
 /* The bucket as it would be, in no table: to try its origin before anything is written down. */
 int bucket_preview(struct slice name, struct slice settings, struct bucket **ret, struct err *e);
 int bucket_preview_of(const struct bucket *old, struct slice settings, struct bucket **ret, struct err *e);

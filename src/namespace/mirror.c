@@ -272,12 +272,11 @@ void mirror_forget_bucket(struct mirror *m, const struct bucket *b)
 
 /* ---- attributes ---- */
 
-/* The first entries below a prefix. A service may send empty pages before them. `a` is the call's own. */
-static int list_first(struct upstream *u, struct slice prefix, uint32_t max, struct arena *a,
-                      struct origin_page *ret, struct err *e)
+/* The first entries of a listing. A service may send empty pages before them. `a` is cleared. */
+static int list_first(struct upstream *u, struct origin_list l, struct arena *a, struct origin_page *ret,
+                      struct err *e)
 {
     _cleanup_free_ char *token = NULL;
-    struct origin_list l = {.prefix = prefix, .max = max};
     for (int i = 0; i < EMPTY_PAGES_MAX; i++) {
         int r = upstream_list(u, &l, a, ret, e);
         if (r < 0 || ret->n > 0 || !ret->truncated || ret->next_token.n == 0)
@@ -323,7 +322,8 @@ static int stat_directory(struct mirror *m, struct upstream *u, struct slice key
     _cleanup_(arena_freep) struct arena *scratch = arena_new(LIST_ARENA_BYTES);
     _cleanup_free_ char *prefix = directory_prefix(key);
     struct origin_page page;
-    int r = list_first(u, slice_of(prefix, key.n + 1), /* max= */ 1, scratch, &page, e);
+    int r = list_first(u, (struct origin_list){.prefix = slice_of(prefix, key.n + 1), .max = 1}, scratch,
+                       &page, e);
     if (r < 0)
         return r;
     *ret = (struct attr){.is_directory = page.n > 0,
@@ -393,22 +393,45 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
     return 0;
 }
 
-int mirror_check_empty(struct mirror *m, struct upstream *u, struct slice key, struct arena *a,
-                       bool *ret_has_marker, struct err *e)
+int mirror_stat_before(struct mirror *m, const struct bucket *b, struct slice key, bool posix, bool full,
+                       struct arena *a, struct attr *ret)
 {
-    (void)m, (void)a; /* the question is asked afresh: emptiness is what is about to be acted on */
-    _cleanup_(arena_freep) struct arena *scratch = arena_new(LIST_ARENA_BYTES);
+    struct attr found;
+    int r = mirror_recall_stale(m, b, key, a, &found);
+    if (r < 0 || found.is_absent || !answers(&found, posix, full))
+        return -ENOENT;
+    *ret = found;
+    return 0;
+}
+
+int mirror_check_empty(struct upstream *u, struct slice key, struct arena *a, struct origin_attr *ret,
+                       struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *scratch = arena_new(LIST_ARENA_BYTES); /* of one page at a time */
     _cleanup_free_ char *text = directory_prefix(key);
     struct slice prefix = slice_of(text, key.n + 1);
     struct origin_page page;
-    int r = list_first(u, prefix, /* max= */ 2, scratch, &page, e);
+    /* Directories within by themselves: with write-back one whose objects are removed here is not empty at
+     * the origin yet, and in a listing of all below there is nothing of it. */
+    struct origin_list ask = {.prefix = prefix, .delimiter = '/', .max = 2};
+    int r = list_first(u, ask, scratch, &page, e);
     if (r < 0)
         return r;
     if (page.n == 0)
         return err_set(e, -ENOENT, "no such directory");
-    bool marker = slice_eq(page.entries[0].key, prefix);
-    if (page.n > 1 || page.truncated || !marker)
+    if (page.n > 1 || !slice_eq(page.entries[0].key, prefix))
         return err_set(e, -ENOTEMPTY, "directory is not empty");
-    *ret_has_marker = marker;
-    return 0;
+    struct origin_attr marker = page.entries[0].attr;
+    marker = (struct origin_attr){
+        .size_bytes = marker.size_bytes, .mtime_ns = marker.mtime_ns, .etag = arena_dup(a, marker.etag)};
+    if (page.truncated) { /* services say so also when nothing comes any more */
+        ask.token = arena_dup(a, page.next_token);
+        ask.after = ask.token.n > 0 ? SLICE_NULL : prefix;
+        r = list_first(u, ask, scratch, &page, e);
+        if (r == 0 && page.n > 0)
+            r = err_set(e, -ENOTEMPTY, "directory is not empty");
+    }
+    if (r == 0)
+        *ret = marker;
+    return r;
 }

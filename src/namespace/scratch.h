@@ -195,6 +195,10 @@ struct slice scratch_etag(const struct scratch_inode *x, struct arena *a);
 
 /* Whether this request was done. For changes that are more than one call of this header. */
 int scratch_is_done(struct scratch *s, const struct scratch_call *call, bool *ret, struct err *e);
+/* The same of one that scratch_note noted, with what: the caller does that once, before it does the rest. */
+int scratch_noted(struct scratch *s, const struct scratch_call *call, bool *ret, uint64_t *ret_what,
+                  struct err *e);
+int scratch_note(struct scratch *s, const struct scratch_call *call, uint64_t what, struct err *e);
 
 /* ---- scratch_hold.c ---- */
 
@@ -208,8 +212,8 @@ int scratch_release(struct scratch *s, uint64_t bucket, uint64_t ino, struct scr
                     struct err *e);
 /* An orphan's data is freed: removes what is left of the inode. */
 int scratch_bury(struct scratch *s, uint64_t bucket, uint64_t ino, struct err *e);
-/* At start, before anything is held: calls on_orphan for every orphan of any bucket, and buries those for
- * which it gives 0; others stay for the next start. Also forgets old answers. */
+/* At start: calls on_orphan for every orphan of any bucket, and buries those for which it gives 0, which must
+ * not be held; others stay for the next start. Also forgets old answers. */
 int scratch_sweep(struct scratch *s, int (*on_orphan)(void *arg, const struct scratch_orphan *x), void *arg,
                   struct err *e);
 /* What requests of mounts had done more than a day ago, for those that never said that they are gone. At any
@@ -242,6 +246,22 @@ int scratch_settled(struct scratch *s, const struct scratch_unsettled *v, size_t
 /* Different inodes, up to SCRATCH_UNLOCATE_MAX, have no location any more, nor a writing record; their times
  * stay. One transaction: on failure all are as they were. */
 int scratch_unlocate(struct scratch *s, uint64_t bucket, const uint64_t *inos, size_t n, struct err *e);
+
+/* ---- scratch_opened.c: what mounts have open of which nothing but the node has the file ---- */
+
+enum scratch_opened_how { SCRATCH_OPENED_READS = 1, SCRATCH_OPENED_WRITES = 2 };
+
+struct scratch_opened {
+    uint64_t bucket, ino;
+    struct id128 mount;
+    uint32_t how; /* enum scratch_opened_how; 0: not any more */
+};
+
+/* Written down for the next start, where a process that dies leaves it. */
+int scratch_opened_put(struct scratch *s, const struct scratch_opened *x, struct err *e);
+/* Calls on_opened for each, until it gives a negative code, which is passed on. */
+int scratch_opened_each(struct scratch *s, int (*on_opened)(void *arg, const struct scratch_opened *x),
+                        void *arg, struct err *e);
 
 /* ---- scratch_lookup.c ---- */
 
@@ -287,6 +307,17 @@ struct scratch_new {
 int scratch_create(struct scratch *s, const struct scratch_call *call, uint64_t parent, struct slice name,
                    const struct scratch_new *n, struct arena *a, struct scratch_inode *ret, bool *ret_made,
                    struct err *e);
+
+/* ---- scratch_perm.c: all give what they give to root unless cred->check ---- */
+
+/* want: 4 read, 2 write, 1 search, as access(2). -EACCES. */
+int scratch_may(const struct scratch_inode *x, const struct scratch_cred *cred, unsigned want, struct err *e);
+/* Whether these attributes may be set: -EPERM, -EACCES. */
+int scratch_may_set(const struct scratch_inode *x, const struct scratch_set *set,
+                    const struct scratch_cred *cred, struct err *e);
+/* Whether it is its owner, or nobody checks. */
+bool scratch_is_owner(const struct scratch_inode *x, const struct scratch_cred *cred);
+bool scratch_in_group(const struct scratch_cred *cred, uint32_t gid);
 
 /* ---- scratch_link.c ---- */
 

@@ -133,8 +133,11 @@ int scratch_change_dir(struct scratch_change *c, uint64_t ino, struct scratch_lo
         return err_set(e, -ENOTDIR, "not a directory");
     if (l->x.links == 0)
         return err_set(e, -ENOENT, "the directory was removed");
-    *ret = l;
-    return 0;
+    /* First of all: who may not search it is not told either what is in it. */
+    r = scratch_may(&l->x, c->call->cred, 1, e);
+    if (r == 0)
+        *ret = l;
+    return r;
 }
 
 struct scratch_loaded *scratch_change_fresh(struct scratch_change *c, uint64_t ino)
@@ -329,7 +332,8 @@ static int answer_find(struct scratch_change *c, struct err *e)
     return 0;
 }
 
-int scratch_is_done(struct scratch *s, const struct scratch_call *call, bool *ret, struct err *e)
+int scratch_noted(struct scratch *s, const struct scratch_call *call, bool *ret, uint64_t *ret_what,
+                  struct err *e)
 {
     *ret = false;
     if (call->request == 0)
@@ -338,7 +342,15 @@ int scratch_is_done(struct scratch *s, const struct scratch_call *call, bool *re
     scratch_change_init(&c, s, call);
     int r = answer_find(&c, e);
     *ret = r == 0 && c.replayed;
+    if (*ret)
+        *ret_what = c.answer_ino;
     return r;
+}
+
+int scratch_is_done(struct scratch *s, const struct scratch_call *call, bool *ret, struct err *e)
+{
+    uint64_t what;
+    return scratch_noted(s, call, ret, &what, e);
 }
 
 static void answer_note(struct scratch_change *c)
@@ -348,6 +360,18 @@ static void answer_note(struct scratch_change *c)
     scratch_answer_encode(&x, value);
     answer_key(c);
     kv_txn_put(c->txn, buf_view(&c->key), slice_of(value, sizeof(value)));
+}
+
+int scratch_note(struct scratch *s, const struct scratch_call *call, uint64_t what, struct err *e)
+{
+    if (call->request == 0)
+        return 0;
+    _cleanup_change_ struct scratch_change c;
+    scratch_change_init(&c, s, call);
+    c.now_ns = (int64_t)sys->real_ns();
+    c.answer_ino = what;
+    answer_note(&c);
+    return kv_txn_commit(c.txn, call->commit, e);
 }
 
 /* ---- commit ---- */

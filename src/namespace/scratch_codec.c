@@ -58,6 +58,16 @@ void scratch_key_writing(uint64_t bucket, uint64_t ino, struct buf *ret_key)
     add(ret_key, key, sizeof(key));
 }
 
+void scratch_key_opened(const struct scratch_opened *x, struct buf *ret_key)
+{
+    uint8_t key[33] = {'y'};
+    be_put64(key + 1, x->bucket);
+    be_put64(key + 9, x->ino);
+    memcpy(key + 17, x->mount.b, sizeof(x->mount.b));
+    buf_clear(ret_key);
+    add(ret_key, key, sizeof(key));
+}
+
 void scratch_key_answer(struct id128 mount, uint32_t slot, struct buf *ret_key)
 {
     uint8_t key[21] = {'q'};

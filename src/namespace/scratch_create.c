@@ -84,6 +84,10 @@ static int make(struct scratch_change *c, struct scratch_loaded *dir, struct cre
     int r = scratch_may(&dir->x, c->call->cred, 2 | 1, e);
     if (r < 0)
         return r;
+    bool is_device = S_ISCHR(q->n->mode) || S_ISBLK(q->n->mode),
+         checks = c->call->cred && c->call->cred->check;
+    if (is_device && checks && c->call->cred->uid != 0)
+        return err_set(e, -EPERM, "only root makes devices");
     if (S_ISDIR(q->n->mode) && dir->x.links >= SCRATCH_LINK_MAX)
         return err_set(e, -EMLINK, "the directory has too many directories");
     struct scratch_loaded *x = scratch_change_fresh(c, q->ino);
@@ -172,6 +176,8 @@ int scratch_create(struct scratch *s, const struct scratch_call *call, uint64_t 
         return r;
     if (c.replayed) {
         r = scratch_getattr(s, call->bucket, c.answer_ino, a, ret, e);
+        if (r == 0 && n->hold && !scratch_is_owner(ret, call->cred))
+            return err_set(e, -EACCES, "what this request made is another user's by now");
         if (r == 0 && (n->hold || name.n == 0))
             r = scratch_hold(s, call->bucket, c.answer_ino, e);
         if (r == -ENOENT && name.n == 0)

@@ -20,7 +20,10 @@
  * | "s" bucket(8) 0(8) "m"               | 1: rewritten when a directory gets another parent            |
  * | "z" bucket(8) inode(8)               | 1: no link leads to the inode; its data is still to be freed |
  * | "w" bucket(8) inode(8)               | 1, location: the inode's data is not settled                 |
- * | "q" mount(16) slot(4)                | 1, request(8), time(8), inode(8): what a request had done    |
+ * | "q" mount(16) slot(4)                | 1, request(8), time(8), inode(8): what a request had done;   |
+ * |                                      | of an append, where the file ended before it, in its place   |
+ * | "y" bucket(8) inode(8) mount(16)     | 1, how(1): what a mount without descriptors has open, 1 to   |
+ * |                                      | be read, 2 to be written                                     |
  * | "n/inode"                            | last sequence given out, decimal text                        |
  *
  * Buckets ("b/"), users ("u/") and other records of the control store begin with other bytes.
@@ -57,7 +60,7 @@
  *
  * A crash leaves whole transactions. Each call of scratch.h is one, so that names, counts and links always
  * agree; what it can leave behind is an entry of "z", which scratch_sweep finds, and entries of "w", which
- * scratch_unsettled gives.
+ * scratch_unsettled gives, and those of "y", of which the mounts come back.
  */
 #pragma once
 
@@ -105,6 +108,7 @@ void scratch_key_order(uint64_t bucket, uint64_t ino, uint64_t cookie, struct bu
 void scratch_key_counts(uint64_t bucket, uint16_t lane, struct buf *ret_key);
 void scratch_key_orphan(uint64_t bucket, uint64_t ino, struct buf *ret_key);
 void scratch_key_writing(uint64_t bucket, uint64_t ino, struct buf *ret_key);
+void scratch_key_opened(const struct scratch_opened *x, struct buf *ret_key);
 void scratch_key_answer(struct id128 mount, uint32_t slot, struct buf *ret_key);
 
 /* Values. Encoders append; -E2BIG when a string is longer than the format can say. Decoders give ERR_CORRUPT;

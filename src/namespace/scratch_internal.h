@@ -113,14 +113,11 @@ void scratch_hold_drop(struct scratch *s, uint64_t bucket, uint64_t ino);
 
 /* ---- scratch_perm.c ---- */
 
-/* want: 4 read, 2 write, 1 search, as access(2). -EACCES. All three give 0 unless cred->check. */
-int scratch_may(const struct scratch_inode *x, const struct scratch_cred *cred, unsigned want, struct err *e);
 /* Removing or replacing the entry of x in dir: write and search, and the sticky bit. */
 int scratch_may_remove(const struct scratch_inode *dir, const struct scratch_inode *x,
                        const struct scratch_cred *cred, struct err *e);
-int scratch_may_set(const struct scratch_inode *x, const struct scratch_set *set,
-                    const struct scratch_cred *cred, struct err *e);
-bool scratch_in_group(const struct scratch_cred *cred, uint32_t gid);
+/* A further name for x: its owner's matter, or of who could read and write it anyway. */
+int scratch_may_link(const struct scratch_inode *x, const struct scratch_cred *cred, struct err *e);
 
 /* ---- scratch_change.c ---- */
 

@@ -31,6 +31,8 @@ static int prepare_link(struct scratch_change *c, void *arg, struct err *e)
     if (r != -ENOENT)
         return r == 0 ? err_set(e, -EEXIST, "exists") : r;
     r = scratch_may(&dir->x, c->call->cred, 2 | 1, e);
+    if (r == 0)
+        r = scratch_may_link(&x->x, c->call->cred, e);
     if (r < 0)
         return r;
     if (x->x.links++ == 0) {

@@ -24,6 +24,23 @@ int scratch_may(const struct scratch_inode *x, const struct scratch_cred *cred, 
     return err_set(e, -EACCES, "permission denied");
 }
 
+bool scratch_is_owner(const struct scratch_inode *x, const struct scratch_cred *cred)
+{
+    return !cred || !cred->check || cred->uid == 0 || cred->uid == x->uid;
+}
+
+/* As Linux has it by default (fs.protected_hardlinks): inodes go by numbers here, so that without this
+ * anybody could give a name of his own to what he only knows to be there. One without a name is its owner's
+ * alone. */
+int scratch_may_link(const struct scratch_inode *x, const struct scratch_cred *cred, struct err *e)
+{
+    bool is_plain = S_ISREG(x->mode) && x->links > 0 && !(x->mode & S_ISUID) &&
+                    (x->mode & (S_ISGID | S_IXGRP)) != (S_ISGID | S_IXGRP);
+    if (scratch_is_owner(x, cred) || (is_plain && scratch_may(x, cred, 4 | 2, NULL) == 0))
+        return 0;
+    return err_set(e, -EPERM, "a further name for a file of another user");
+}
+
 int scratch_may_remove(const struct scratch_inode *dir, const struct scratch_inode *x,
                        const struct scratch_cred *cred, struct err *e)
 {
@@ -48,8 +65,9 @@ int scratch_may_set(const struct scratch_inode *x, const struct scratch_set *set
     if (!owner && set->what & (SCRATCH_SET_MODE | SCRATCH_SET_UID | SCRATCH_SET_GID | SCRATCH_SET_ATIME |
                                SCRATCH_SET_MTIME | SCRATCH_SET_CTIME))
         return err_set(e, -EPERM, "only the owner may change this");
-    bool now = set->what & (SCRATCH_SET_ATIME_NOW | SCRATCH_SET_MTIME_NOW);
-    if ((now && !owner) || set->what & SCRATCH_SET_SIZE)
+    bool as_writer = set->what & (SCRATCH_SET_ATIME_NOW | SCRATCH_SET_MTIME_NOW | SCRATCH_SET_DROP_PRIVILEGE |
+                                  SCRATCH_SET_DROP_GROUP);
+    if ((as_writer && !owner) || set->what & SCRATCH_SET_SIZE)
         return scratch_may(x, cred, 2, e);
     return 0;
 }

@@ -150,6 +150,11 @@ static int check_rights(const struct scratch_change *c, const struct rename_arg 
 {
     const struct scratch_cred *cred = c->call->cred;
     int r = q->from.in ? scratch_may_remove(&q->from.in->x, &q->from.inode->x, cred, e) : 0;
+    /* A directory that comes below another one is written to itself: its "..". */
+    if (r == 0 && c->moves && is_dir(&q->from))
+        r = scratch_may(&q->from.inode->x, cred, 2, e);
+    if (r == 0 && c->moves && q->flags & SCRATCH_EXCHANGE && q->to.inode && is_dir(&q->to))
+        r = scratch_may(&q->to.inode->x, cred, 2, e);
     if (r < 0 || !q->to.in)
         return r;
     return q->to.inode ? scratch_may_remove(&q->to.in->x, &q->to.inode->x, cred, e)

@@ -51,6 +51,19 @@ int scratch_xattr_list(struct scratch *s, uint64_t bucket, uint64_t ino, struct 
     return r == -ENOENT ? 0 : r;
 }
 
+/* Who is checked sets only attributes of users, of files and directories; where others may write to a
+ * directory and not remove what is in it, they do not set these either. */
+static int may_have_xattr(const struct scratch_inode *x, struct slice name, const struct scratch_cred *cred,
+                          struct err *e)
+{
+    if (!cred || !cred->check || cred->uid == 0)
+        return 0;
+    bool is_shared = S_ISDIR(x->mode) && x->mode & S_ISVTX && cred->uid != x->uid;
+    if (!slice_starts(name, SLICE_LIT("user.")) || (!S_ISREG(x->mode) && !S_ISDIR(x->mode)) || is_shared)
+        return err_set(e, -EPERM, "this attribute is not for every user to set");
+    return scratch_may(x, cred, 2, e);
+}
+
 /* Loads the inode and tells whether it has the attribute. */
 static int load_xattr(struct scratch_change *c, const struct xattr_arg *q, struct scratch_loaded **ret,
                       bool *ret_has, struct err *e)
@@ -58,7 +71,7 @@ static int load_xattr(struct scratch_change *c, const struct xattr_arg *q, struc
     scratch_change_lock(c, &q->ino, 1);
     int r = scratch_change_inode(c, q->ino, ret, e);
     if (r == 0)
-        r = scratch_may(&(*ret)->x, c->call->cred, 2, e);
+        r = may_have_xattr(&(*ret)->x, q->name, c->call->cred, e);
     if (r < 0)
         return r;
     scratch_key(c->call->bucket, q->ino, SCRATCH_KEY_XATTR, q->name, &c->key);

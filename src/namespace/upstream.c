@@ -3,11 +3,13 @@
  *
  * Invariants:
  *  1. A request holds exactly one place from upstream_enter to upstream_leave, and none while it sleeps
- * before a retry.
+ * before a retry, or waits for its turn among the changes of its key (origin/key_order.h): its thread, which
+ * is the one that asks, says whose place it has (upstream_hold). Who has a turn and waits for a place waits
+ * for requests only, none of which waits for a turn.
  *  2. What goes behind (write-back) never takes a place that somebody else looks for, but for one at a time.
  * Who looks is known by its waiting, or by its having been refused a moment ago: fills ask again and again.
  *  3. A request that is not idempotent (a conditional PUT) is repeated only when the origin said that it did
- * nothing.
+ * nothing, or when nothing of it left.
  *  4. Upstreams that follow one another at a bucket share one `places` while the origin is the same, so that
  * 1 and 2 hold, and limits are owed to, over all of them.
  *  5. Of buckets at one service (service.h) each has its own limits and places. A busy answer to one lowers
@@ -32,6 +34,7 @@
 #define PLACES_FEW          4                       /* of fewer a single one is missed */
 #define RETRY_BUDGET_TOKENS 100
 #define LOOK_AGAIN_NS       ((uint64_t)1000000000)
+#define GETS_ON_MS          1000 /* a try that moved bytes for so long got on */
 #define HEAD_ARENA_BYTES    (64 * KIB)
 #define PUT_ARENA_BYTES     (8 * MIB) /* of one try: ETags of the parts of a multipart upload */
 
@@ -113,6 +116,14 @@ static uint64_t owed_ns_locked(const struct upstream *u, uint64_t now_ns)
     return u->unlimited && atomic_load(u->unlimited) ? 0 : wait_ns;
 }
 
+/* Who only leaves again: paid for as one request, as upstream_enter is. */
+static void enter_anyway(struct upstream *u)
+{
+    LOCK_SCOPE(&u->places->lock);
+    u->places->running++;
+    shape_charge(&u->places->requests, 1, sys->mono_ns());
+}
+
 static void on_moved(void *arg, uint64_t bytes)
 {
     upstream_charge(arg, bytes);
@@ -130,7 +141,52 @@ static uint64_t on_turn(void *arg)
     return 0;
 }
 
-static const struct origin_meter meter = {.moved = on_moved, .turn = on_turn};
+static _Thread_local struct upstream_held *held; /* of this thread; the one around it is its `outer` */
+
+void upstream_hold(struct upstream_held *h, struct upstream *u, bool behind)
+{
+    *h = (struct upstream_held){.upstream = u, .behind = behind, .outer = held};
+    held = h;
+}
+
+void upstream_unhold(struct upstream_held *h)
+{
+    assert(held == h);
+    held = h->outer;
+}
+
+static void move_behind(struct upstream *u, int n)
+{
+    LOCK_SCOPE(&u->places->lock);
+    assert(n > 0 || u->places->behind > 0);
+    u->places->behind += (unsigned)n;
+}
+
+static void on_aside(void *arg)
+{
+    struct upstream *u = CAST_MAGIC(upstream, arg, UPSTREAM_MAGIC);
+    if (!held || held->upstream != u)
+        return;
+    if (held->behind)
+        move_behind(u, -1);
+    upstream_step_back(u);
+}
+
+static void on_back(void *arg, bool goes_on)
+{
+    struct upstream *u = CAST_MAGIC(upstream, arg, UPSTREAM_MAGIC);
+    if (!held || held->upstream != u)
+        return;
+    if (goes_on)
+        upstream_enter(u);
+    else
+        enter_anyway(u);
+    if (held->behind)
+        move_behind(u, 1);
+}
+
+static const struct origin_meter meter = {
+    .moved = on_moved, .turn = on_turn, .aside = on_aside, .back = on_back};
 
 /* ---- life ---- */
 
@@ -147,6 +203,7 @@ int upstream_open(struct bucket *b, struct upstream **ret, struct err *e)
         return r;
     o->posix = b->p.posix == BUCKET_POSIX_ON;
     o->of_job = bucket_is_guest(b);
+    o->patience_ms = b->p.retry_time;
     if (o->posix && !o->ops->set_meta && !(o->of_job && o->capabilities & ORIGIN_CAN_MODES)) {
         const char *scheme = o->ops->scheme;
         origin_close(o);
@@ -406,6 +463,8 @@ void upstream_unlimit(struct upstream *u)
 void upstream_lives(struct upstream *u)
 {
     atomic_store(&u->places->life_ms, sys_mono_ms());
+    if (atomic_load(&u->places->silent_ms) > 0)
+        atomic_store(&u->places->silent_ms, 0);
 }
 
 void upstream_heard(struct upstream *u, int result)
@@ -450,7 +509,7 @@ static void sleep_ms(const struct upstream *u, uint64_t ms, atomic_bool *cancel)
     }
 }
 
-bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
+static bool try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
 {
     if (!retry_is_transient(code) || is_cancelled(cancel) || upstream_is_quitting(u))
         return false;
@@ -463,8 +522,18 @@ bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bo
         return false;
     metrics_count(METRIC_ORIGIN_RETRIES, u->bucket->name, err_name(code), NULL);
     sleep_ms(u, (uint64_t)wait_ms, cancel);
-    r->attempt++;
+    retry_count(r, code);
     return !is_cancelled(cancel) && !upstream_is_quitting(u);
+}
+
+/* A first try that took longer than the origin may be silent got on for a while. (With write-back it may be
+ * one here, which was patient itself.) */
+bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
+{
+    uint64_t now_ms = sys_mono_ms(), silent_ms = MIN(now_ms, u->bucket->p.origin_options.timeout);
+    if (r->attempt == 0 && u->bucket->p.write != BUCKET_WRITE_BACK)
+        r->started_ms = MAX(r->started_ms, now_ms - silent_ms);
+    return try_again(u, r, code, cancel);
 }
 
 static int ignore_body(void *arg, const struct origin_attr *attr, const void *p, size_t n)
@@ -473,21 +542,59 @@ static int ignore_body(void *arg, const struct origin_attr *attr, const void *p,
     return 0;
 }
 
+/* Now that it is its turn: what is waited for before is no failure of the origin. */
+static void begin_try(struct retry *r)
+{
+    if (r->attempt == 0)
+        r->started_ms = sys_mono_ms();
+}
+
 /* Runs `call` (an expression giving the result) with a place held, until it succeeds or is given up. */
 #define UPSTREAM_RETRY(u, call)                                                                              \
     ({                                                                                                       \
-        struct retry _retry = {.started_ms = sys_mono_ms()};                                                 \
+        struct retry _retry = {0};                                                                           \
+        struct upstream_held _held;                                                                          \
         const _Atomic uint64_t *_watched = quit_watch(&(u)->places->life_ms);                                \
         int _result;                                                                                         \
         do {                                                                                                 \
             upstream_enter(u);                                                                               \
+            begin_try(&_retry);                                                                              \
+            upstream_hold(&_held, (u), /* behind= */ false);                                                 \
             _result = (call);                                                                                \
+            upstream_unhold(&_held);                                                                         \
             upstream_leave((u), _result);                                                                    \
             upstream_heard((u), _result);                                                                    \
         } while (_result < 0 && upstream_try_again((u), &_retry, _result, NULL));                            \
         (void)quit_watch(_watched);                                                                          \
         _result;                                                                                             \
     })
+
+/* ---- questions that can do without an answer ---- */
+
+bool upstream_doubt_begin(struct upstream *u, struct upstream_doubt *d)
+{
+    uint64_t now_ms = sys_mono_ms(), silent_ms = atomic_load(&u->places->silent_ms);
+    *d = (struct upstream_doubt){.upstream = u, .is_once = silent_ms > 0};
+    if (!d->is_once)
+        return true;
+    if (now_ms - MIN(now_ms, silent_ms) < UPSTREAM_SILENT_MS ||
+        !atomic_compare_exchange_strong(&u->places->silent_ms, &silent_ms, now_ms))
+        return false;
+    quit_enter_impatient(&d->once);
+    return true;
+}
+
+bool upstream_doubt_end(struct upstream_doubt *d, int result)
+{
+    if (d->is_once)
+        quit_leave(&d->once);
+    bool is_own = d->is_once && quit_level() == QUIT_NO; /* impatience */
+    bool is_cut = result == -ECANCELED && (is_own || quit_is_refused());
+    bool is_silent = is_cut || retry_is_transient(result);
+    if (is_silent)
+        atomic_store(&d->upstream->places->silent_ms, MAX(sys_mono_ms(), (uint64_t)1));
+    return is_silent;
+}
 
 /* ---- one try, here or at the origin ---- */
 
@@ -554,33 +661,78 @@ int upstream_list(struct upstream *u, const struct origin_list *l, struct arena 
     return UPSTREAM_RETRY(u, (arena_clear(a), list_once(u, l, a, ret, e)));
 }
 
+/* One put and its tries. */
+struct putting {
+    struct upstream *upstream;
+    struct origin_put put;
+    bool placed, stays;
+    struct retry retry;
+    unsigned renewals;
+    _Atomic int reach;         /* enum origin_reach, of the last try */
+    _Atomic uint64_t moved_ms; /* when bytes of it moved last, monotonic; 0: never */
+    uint64_t began_ms;         /* the last try */
+};
+
+static int put_try(struct putting *x, const struct origin_body *body, struct arena *scratch,
+                   struct origin_attr *ret, struct err *e)
+{
+    struct upstream *u = x->upstream;
+    struct upstream_held place;
+    struct quit own = {.life_ms = &x->moved_ms};
+    if (x->placed) {
+        upstream_enter(u);
+        upstream_hold(&place, u, /* behind= */ false);
+    } else if (!x->stays && !upstream_enter_slowly(u, x->put.cancel)) {
+        return err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
+    }
+    begin_try(&x->retry);
+    x->began_ms = sys_mono_ms();
+    atomic_store(&x->reach, ORIGIN_REACH_UNKNOWN);
+    quit_enter(&own);
+    int r = put_once(u, &x->put, body, scratch, ret, e);
+    quit_leave(&own);
+    if (x->placed) {
+        upstream_unhold(&place);
+        upstream_leave(u, r);
+    }
+    if (!x->stays)
+        upstream_heard(u, r);
+    return r;
+}
+
+/* A large body may be on its way for longer than the origin may be away: patience begins when bytes moved
+ * last. At further tries only after they did for a while, and not for ever: a small body leaves for an origin
+ * that says nothing, too. */
+static void renew_patience(struct putting *x)
+{
+    uint64_t moved_ms = atomic_load(&x->moved_ms);
+    bool gets_on = moved_ms > x->began_ms && moved_ms - x->began_ms >= GETS_ON_MS;
+    if (moved_ms <= x->retry.started_ms || (x->retry.attempt > 0 && !gets_on))
+        return;
+    if (x->renewals++ < RETRY_ATTEMPTS_MAX)
+        x->retry.started_ms = moved_ms;
+}
+
 static int put(struct upstream *u, const struct origin_put *p, const struct origin_body *body, bool placed,
                struct arena *a, struct origin_attr *ret, struct err *e)
 {
     bool conditional = p->if_none_match || p->if_match.n > 0;
-    struct retry retry = {.started_ms = sys_mono_ms()};
     /* With write=back the bytes stay here for now, and wait for room perhaps that comes when others have
      * left: a place is for those. */
     bool stays = u->bucket->p.write == BUCKET_WRITE_BACK;
-    placed = placed && !stays;
+    struct putting x = {.upstream = u, .put = *p, .placed = placed && !stays, .stays = stays};
     _cleanup_(arena_freep) struct arena *scratch = arena_new(PUT_ARENA_BYTES);
     struct origin_attr answer;
     const _Atomic uint64_t *watched = quit_watch(&u->places->life_ms);
+    x.put.patience_ms = u->bucket->p.retry_time;
+    x.put.reach = conditional ? &x.reach : NULL;
     int r;
     for (;;) {
         arena_clear(scratch);
-        if (placed)
-            upstream_enter(u);
-        else if (!stays && !upstream_enter_slowly(u, p->cancel)) {
-            r = err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
-            break;
-        }
-        r = put_once(u, p, body, scratch, &answer, e);
-        if (placed)
-            upstream_leave(u, r);
-        if (!stays)
-            upstream_heard(u, r);
-        if (r == 0 || (conditional && r != ERR_ORIGIN_BUSY) || !upstream_try_again(u, &retry, r, p->cancel))
+        r = put_try(&x, body, scratch, &answer, e);
+        bool is_done = conditional && r != ERR_ORIGIN_BUSY && atomic_load(&x.reach) != ORIGIN_REACH_NOTHING;
+        renew_patience(&x);
+        if (r == 0 || is_done || !try_again(u, &x.retry, r, p->cancel))
             break;
     }
     (void)quit_watch(watched);
@@ -641,10 +793,11 @@ int upstream_set_meta(struct upstream *u, const struct origin_put *p, uint64_t s
 int upstream_has_tag(struct upstream *u, struct slice key, struct slice name, struct slice value,
                      atomic_bool *cancel, bool *ret, struct err *e)
 {
-    struct retry retry = {.started_ms = sys_mono_ms()};
+    struct retry retry = {0};
     int r;
     do {
         upstream_enter(u);
+        begin_try(&retry);
         r = origin_has_tag(u->origin, key, name, value, cancel, ret, e);
         upstream_leave(u, r);
     } while (r < 0 && upstream_try_again(u, &retry, r, cancel));
@@ -685,8 +838,13 @@ int upstream_upload_complete(struct upstream *u, const struct origin_put *p, str
                              struct origin_attr *ret, struct err *e)
 {
     const _Atomic uint64_t *watched = quit_watch(&u->places->life_ms);
+    struct upstream_held place;
+    struct origin_put patient = *p;
+    patient.patience_ms = u->bucket->p.retry_time;
     upstream_enter(u);
-    int r = origin_upload_complete(u->origin, p, id, parts, n, size_bytes, a, ret, e);
+    upstream_hold(&place, u, /* behind= */ false);
+    int r = origin_upload_complete(u->origin, &patient, id, parts, n, size_bytes, a, ret, e);
+    upstream_unhold(&place);
     upstream_leave(u, r);
     upstream_heard(u, r);
     (void)quit_watch(watched);

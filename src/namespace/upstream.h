@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/lock.h"
+#include "base/quit.h"
 #include "base/shape.h"
 #include "namespace/bucket.h"
 #include "namespace/service.h"
@@ -12,6 +13,13 @@
 
 struct upstream;
 struct metric_series;
+
+/* A place that a thread has, on its stack. */
+struct upstream_held {
+    struct upstream *upstream;
+    bool behind;
+    struct upstream_held *outer;
+};
 
 #define UPSTREAM_VIAS  4 /* enum wire_via */
 #define UPSTREAM_OPENS 3
@@ -34,7 +42,9 @@ struct upstream_layer {
 /* What is known of the origin and owed to the bucket's limits; upstreams that follow one another share it. */
 struct upstream_places {
     _Atomic uint32_t refs;
-    _Atomic uint64_t life_ms; /* when the origin last answered, or sent bytes, monotonic; 0: never */
+    _Atomic uint64_t life_ms;   /* when the origin last answered, or sent bytes, monotonic; 0: never */
+    _Atomic uint64_t silent_ms; /* when a question of upstream_doubt was begun, or was in vain, last,
+                                   monotonic; 0: it has answered since */
     struct retry_budget budget;
     struct lock lock; /* covers what follows */
     struct cond room;
@@ -86,6 +96,21 @@ void upstream_unlimit(struct upstream *u);
 void upstream_lives(struct upstream *u);
 /* A request of it came to that: whether that is a sign of life. */
 void upstream_heard(struct upstream *u, int result);
+/*
+ * A question whose asker has an answer that will do where the origin gives none, as one that has the object
+ * in its cache: what is asked between the two. When one such question was in vain, for all the time that
+ * `retry` gives or until it was given up for others (base/quit.h), others are not asked (begin: false), but
+ * for one in UPSTREAM_SILENT_MS, and that is not repeated, until the origin answers anything. end: whether
+ * there was no answer, by what the question came to.
+ */
+#define UPSTREAM_SILENT_MS 5000
+struct upstream_doubt {
+    struct upstream *upstream;
+    bool is_once;
+    struct quit once;
+};
+bool upstream_doubt_begin(struct upstream *u, struct upstream_doubt *d);
+bool upstream_doubt_end(struct upstream_doubt *d, int result);
 /* Whether what this thread does here is given up, or the node stops: nothing is tried again (base/quit.h). */
 bool upstream_is_quitting(const struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits; not when it is quitting.
@@ -110,6 +135,11 @@ void upstream_leave(struct upstream *u, int result);
 #define UPSTREAM_BEHIND_NS ((uint64_t)1000000000)
 bool upstream_try_enter_behind(struct upstream *u, uint64_t waited_ns);
 void upstream_leave_behind(struct upstream *u, int result);
+/* Until upstream_unhold this thread asks with a place of upstream_enter (behind: of
+ * upstream_try_enter_behind), which others have while it waits for its turn among the changes of a key. What
+ * is here with retries does so itself. */
+void upstream_hold(struct upstream_held *h, struct upstream *u, bool behind);
+void upstream_unhold(struct upstream_held *h);
 /* The same for who asked nothing: it says nothing of the origin, and is not paid for. */
 void upstream_step_back(struct upstream *u);
 

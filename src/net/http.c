@@ -59,7 +59,7 @@ static bool next_item(struct slice *s, struct slice *ret)
 /* ---- request line ---- */
 
 /* "http://host:port/path" becomes "/path" (RFC 9112 3.2.2: a server must accept the absolute form). */
-static bool strip_authority(struct slice *path)
+static bool strip_authority(struct slice *path, struct slice *ret_authority)
 {
     struct slice s = *path;
     if (s.n >= 7 && slice_eq_case(slice_sub(s, 0, 7), SLICE_LIT("http://")))
@@ -71,6 +71,7 @@ static bool strip_authority(struct slice *path)
     ssize_t slash = slice_find(s, '/');
     if (slash <= 0)
         return false;
+    *ret_authority = slice_sub(s, 0, (size_t)slash);
     *path = slice_from(s, (size_t)slash);
     return true;
 }
@@ -83,7 +84,15 @@ static int refuse_target(struct slice target, int *ret_status, struct err *e)
     return REFUSE(400, "byte 0x%02x in the request target", (unsigned char)target.p[i]);
 }
 
-static int parse_target(struct slice target, struct http_request *r, int *ret_status, struct err *e)
+struct seen {
+    struct slice authority; /* of the target; empty: it has none */
+    struct slice host_value;
+    bool host, coding;
+    bool connection_close, connection_keep;
+};
+
+static int parse_target(struct slice target, struct http_request *r, struct seen *seen, int *ret_status,
+                        struct err *e)
 {
     if (target.n > TARGET_MAX_BYTES)
         return REFUSE(414, "request target of %zu bytes, at most %d", target.n, (int)TARGET_MAX_BYTES);
@@ -94,7 +103,8 @@ static int parse_target(struct slice target, struct http_request *r, int *ret_st
     r->raw_path = slice_split(&rest, '?');
     r->raw_query = rest;
     bool asterisk = slice_eq_str(target, "*") && slice_eq_str(r->method, "OPTIONS");
-    if (!asterisk && (r->raw_path.n == 0 || r->raw_path.p[0] != '/') && !strip_authority(&r->raw_path))
+    if (!asterisk && (r->raw_path.n == 0 || r->raw_path.p[0] != '/') &&
+        !strip_authority(&r->raw_path, &seen->authority))
         return REFUSE(400, "request target does not begin with '/'");
     return 0;
 }
@@ -110,7 +120,8 @@ static int parse_version(struct slice v, struct http_request *r, int *ret_status
     return 0;
 }
 
-static int parse_request_line(struct slice line, struct http_request *r, int *ret_status, struct err *e)
+static int parse_request_line(struct slice line, struct http_request *r, struct seen *seen, int *ret_status,
+                              struct err *e)
 {
     ssize_t first = slice_find(line, ' '), last = slice_rfind(line, ' ');
     if (first <= 0 || last <= first + 1)
@@ -121,15 +132,11 @@ static int parse_request_line(struct slice line, struct http_request *r, int *re
     int k = parse_version(slice_from(line, (size_t)last + 1), r, ret_status, e);
     if (k < 0)
         return k;
-    return parse_target(slice_sub(line, (size_t)first + 1, (size_t)(last - first - 1)), r, ret_status, e);
+    return parse_target(slice_sub(line, (size_t)first + 1, (size_t)(last - first - 1)), r, seen, ret_status,
+                        e);
 }
 
 /* ---- headers ---- */
-
-struct seen {
-    bool host, coding;
-    bool connection_close, connection_keep;
-};
 
 static int on_length(struct slice value, struct http_request *r, int *ret_status, struct err *e)
 {
@@ -168,6 +175,7 @@ static int on_host(struct slice value, struct seen *seen, int *ret_status, struc
     for (size_t i = 0; i < value.n; i++)
         if (wrong[(unsigned char)value.p[i]])
             return REFUSE(400, "broken Host header");
+    seen->host_value = value;
     return 0;
 }
 
@@ -240,6 +248,10 @@ static int check_whole(struct http_request *r, const struct seen *seen, int *ret
 {
     if (r->minor > 0 && !seen->host)
         return REFUSE(400, "no Host header");
+    /* RFC 9112 3.2.2 lets the target decide, and clients send the same: who stands in between may have looked
+     * at the other one. */
+    if (seen->authority.n > 0 && seen->host && !slice_eq_case(seen->authority, seen->host_value))
+        return REFUSE(400, "the Host header is not the host of the request target");
     if (r->has_length && r->chunked)
         return REFUSE(400, "both Content-Length and Transfer-Encoding");
     r->keep_alive = seen->connection_close ? false : r->minor > 0 || seen->connection_keep;
@@ -296,7 +308,7 @@ int http_parse_head(struct slice text, struct http_request *ret, int *ret_status
     if (k == -EAGAIN)
         return check_incomplete(text, true, ret_status, e);
     if (k == 0)
-        k = parse_request_line(line, ret, ret_status, e);
+        k = parse_request_line(line, ret, &seen, ret_status, e);
     while (k == 0) {
         k = next_line(text, &at, &line, ret_status, e);
         if (k == -EAGAIN)
@@ -341,6 +353,11 @@ static int decode_into(struct slice raw, struct arena *a, struct slice *ret)
     return 0;
 }
 
+static bool needs_decoding(struct slice s)
+{
+    return slice_find(s, '%') >= 0 || slice_find(s, '+') >= 0;
+}
+
 /* What has nothing to decode stays where it is. */
 static int take_pair(struct slice item, bool is_escaped, struct arena *a, struct http_pair *ret)
 {
@@ -348,7 +365,7 @@ static int take_pair(struct slice item, bool is_escaped, struct arena *a, struct
     ret->has_value = equals >= 0;
     ret->name = slice_of(item.p, equals >= 0 ? (size_t)equals : item.n);
     ret->value = equals >= 0 ? slice_of(item.p + equals + 1, item.n - (size_t)equals - 1) : SLICE_LIT("");
-    int k = is_escaped ? decode_into(ret->name, a, &ret->name) : 0;
+    int k = is_escaped && needs_decoding(ret->name) ? decode_into(ret->name, a, &ret->name) : 0;
     return k == 0 && is_escaped ? decode_into(ret->value, a, &ret->value) : k;
 }
 

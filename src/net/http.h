@@ -1,8 +1,8 @@
 /*
  * HTTP/1.1 request heads, strictly (RFC 9112): pure, no socket. Refused with a status: bare LF in header
  * lines, spaces before the colon, obsolete folding, bytes below 0x20, both Content-Length and
- * Transfer-Encoding, two different lengths, an HTTP/1.1 request without Host, transfer codings other than
- * chunked.
+ * Transfer-Encoding, two different lengths, an HTTP/1.1 request without Host, a Host other than that of a
+ * target in the absolute form, transfer codings other than chunked.
  */
 #pragma once
 

@@ -61,6 +61,7 @@ void http_conn_free(struct http_conn *c)
         return;
     assert(c->magic == HTTP_CONN_MAGIC);
     http_rest_free(c->rest);
+    free(c->unused);
     arena_free(c->arena);
     buf_fini(&c->out);
     c->magic = 0;
@@ -178,7 +179,9 @@ enum http_next http_conn_refuse(struct http_conn *c, int status, const char *tex
     c->body = HTTP_BODY_NONE;
     c->continue_due = c->body_failed = false;
     http_respond_reset(c);
-    (void)http_conn_reply(c, status, SLICE_LIT("Content-Type: text/plain\r\n"), slice_str(text));
+    const char *head =
+        status == 503 ? "Content-Type: text/plain\r\nRetry-After: 1\r\n" : "Content-Type: text/plain\r\n";
+    (void)http_conn_reply(c, status, slice_str(head), slice_str(text));
     enum http_next next = http_respond_finish(c);
     if (next == HTTP_NEXT_TAIL) { /* it takes nothing, not even this */
         http_rest_free(http_conn_take_rest(c));

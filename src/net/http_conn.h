@@ -55,6 +55,8 @@ void http_conn_tail(struct http_conn *c, const struct http_tail *t);
 /* Head and a small body in one go. */
 int http_conn_reply(struct http_conn *c, int status, struct slice headers, struct slice body);
 bool http_conn_head_sent(const struct http_conn *c);
+/* Sends the head without what follows, which may be long in coming. */
+int http_conn_send_head(struct http_conn *c);
 /* Whether a few bytes can be written without waiting for the client, or it is gone, which a write tells. */
 bool http_conn_has_room(const struct http_conn *c);
 /* The connection cannot be kept (body unread and large, response cut): closed after this response. */

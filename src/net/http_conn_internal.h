@@ -56,6 +56,7 @@ struct http_conn {
     uint64_t left;      /* of them not yet written */
     uint64_t sent;      /* body bytes given to the socket */
     struct http_rest *rest;
+    struct http_rest *unused; /* memory for one; or NULL */
 
     char in[HTTP_IN_BYTES];
 };

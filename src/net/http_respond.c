@@ -25,6 +25,8 @@
  * the whole of an object, however large, and others would wait. */
 #define TURN_BYTES (2 * MIB)
 
+#define OWN_LINES_BYTES 128 /* of a head: all but its reason, the common lines and the handler's */
+
 struct http_rest {
     struct http_tail tail;
     uint64_t sent;       /* bytes of the tail given to the socket */
@@ -111,8 +113,15 @@ static bool without_body(const struct http_conn *c)
     return c->head_method || c->status == 204 || c->status == 304;
 }
 
+static char *put(char *to, struct slice s)
+{
+    if (s.n > 0)
+        memcpy(to, s.p, s.n);
+    return to + s.n;
+}
+
 /* Decimal digits and a line end; a printf costs more than the rest of a small answer's head. */
-static int put_number(struct buf *b, uint64_t n)
+static char *put_number(char *to, uint64_t n)
 {
     char text[24], *p = text + sizeof(text);
     *--p = '\n';
@@ -120,38 +129,35 @@ static int put_number(struct buf *b, uint64_t n)
     do
         *--p = (char)('0' + n % 10);
     while ((n /= 10) > 0);
-    return buf_append(b, p, (size_t)(text + sizeof(text) - p));
+    return put(to, slice_of(p, (size_t)(text + sizeof(text) - p)));
 }
 
-static int put_status(struct http_conn *c)
+static char *put_length(const struct http_conn *c, char *to, uint64_t n_bytes)
 {
-    const char digits[3] = {(char)('0' + c->status / 100), (char)('0' + c->status / 10 % 10),
-                            (char)('0' + c->status % 10)};
-    const struct slice parts[] = {SLICE_LIT("HTTP/1.1 "), slice_of(digits, sizeof(digits)), SLICE_LIT(" "),
-                                  slice_str(http_reason(c->status)), common_lines()};
-    int k = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(parts) && k == 0; i++)
-        k = buf_slice(&c->out, parts[i]);
-    return k;
+    if (c->status == 204 || c->status == 304)
+        return to;
+    if (n_bytes != UINT64_MAX)
+        return put_number(put(to, SLICE_LIT("Content-Length: ")), n_bytes);
+    return c->chunked_out ? put(to, SLICE_LIT("Transfer-Encoding: chunked\r\n")) : to;
 }
 
 static int build_head(struct http_conn *c, struct slice headers, uint64_t n_bytes)
 {
-    int k = put_status(c);
-    if (k == 0)
-        k = buf_slice(&c->out, headers);
-    if (k == 0 && c->status != 204 && c->status != 304) {
-        if (n_bytes != UINT64_MAX) {
-            k = buf_str(&c->out, "Content-Length: ");
-            k = k < 0 ? k : put_number(&c->out, n_bytes);
-        } else if (c->chunked_out)
-            k = buf_str(&c->out, "Transfer-Encoding: chunked\r\n");
-    }
-    if (k == 0 && c->close_after)
-        k = buf_str(&c->out, "Connection: close\r\n");
-    else if (k == 0 && c->request.minor == 0)
-        k = buf_str(&c->out, "Connection: keep-alive\r\n");
-    return k < 0 ? k : buf_str(&c->out, "\r\n");
+    const char status[4] = {(char)('0' + c->status / 100), (char)('0' + c->status / 10 % 10),
+                            (char)('0' + c->status % 10), ' '};
+    struct slice reason = slice_str(http_reason(c->status)), common = common_lines();
+    char *begin = buf_reserve(&c->out, reason.n + common.n + headers.n + OWN_LINES_BYTES), *to = begin;
+    if (!begin)
+        return -E2BIG;
+    to = put(put(to, SLICE_LIT("HTTP/1.1 ")), slice_of(status, sizeof(status)));
+    to = put_length(c, put(put(put(to, reason), common), headers), n_bytes);
+    if (c->close_after)
+        to = put(to, SLICE_LIT("Connection: close\r\n"));
+    else if (c->request.minor == 0)
+        to = put(to, SLICE_LIT("Connection: keep-alive\r\n"));
+    to = put(to, SLICE_LIT("\r\n"));
+    buf_used(&c->out, (size_t)(to - begin));
+    return 0;
 }
 
 int http_conn_head(struct http_conn *c, int status, struct slice headers, uint64_t n_bytes)
@@ -281,6 +287,12 @@ static int flush_head(struct http_conn *c, bool more)
     return sent_or_failed(c, k, 0);
 }
 
+int http_conn_send_head(struct http_conn *c)
+{
+    assert(c->magic == HTTP_CONN_MAGIC && c->head_made && c->rest == NULL);
+    return c->failed ? c->failed : flush_head(c, /* more= */ false);
+}
+
 int http_conn_sendfile(struct http_conn *c, int fd, uint64_t offset, uint64_t n)
 {
     assert(c->magic == HTTP_CONN_MAGIC);
@@ -351,10 +363,10 @@ void http_conn_tail(struct http_conn *c, const struct http_tail *t)
         return;
     }
     assert(!c->chunked_out && (c->announced == UINT64_MAX || t->n == c->left));
-    struct http_rest *r = calloc(1, sizeof(*r));
+    struct http_rest *r = c->unused ? TAKE_PTR(c->unused) : malloc(sizeof(*r));
     if (!r)
         abort();
-    r->tail = *t;
+    *r = (struct http_rest){.tail = *t};
     c->rest = r;
 }
 
@@ -404,10 +416,8 @@ bool http_rest_keep_alive(const struct http_rest *r)
     return r->keep_alive;
 }
 
-void http_rest_free(struct http_rest *r)
+static void rest_end(struct http_rest *r)
 {
-    if (!r)
-        return;
     if (r->unreadable && r->tail.unreadable)
         r->tail.unreadable(r->tail.arg, r->sent);
     tail_done(&r->tail, r->sent, r->sent == r->tail.n);
@@ -415,6 +425,13 @@ void http_rest_free(struct http_rest *r)
         budget_give(r->spare, r->head_n);
     arena_free(r->arena);
     free(r->head);
+}
+
+void http_rest_free(struct http_rest *r)
+{
+    if (!r)
+        return;
+    rest_end(r);
     free(r);
 }
 
@@ -439,7 +456,9 @@ static enum http_next finish_rest(struct http_conn *c)
     }
     buf_clear(&c->out);
     c->sent += r->sent;
-    http_rest_free(TAKE_PTR(c->rest));
+    rest_end(r);
+    free(c->unused);
+    c->unused = TAKE_PTR(c->rest); /* the next answer's */
     return k < 0 || c->close_after ? HTTP_NEXT_CLOSE : HTTP_NEXT_KEEP;
 }
 

@@ -24,6 +24,9 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#define OVERFLOW_UID      65534 /* of who has none where this process runs */
+#define UID_MAP_MAX_BYTES 65536
+
 #define SENDFILE_MAX_BYTES (1 << 30)
 
 static struct timeval to_timeval(uint64_t ms)
@@ -288,4 +291,64 @@ int sock_peer_uid(int fd, uid_t *ret_uid)
         return -errno;
     *ret_uid = c.uid;
     return 0;
+}
+
+/* Users of a namespace above, which this process is not in, all have the same uid here. */
+static bool is_nobody_here(uid_t uid)
+{
+    _cleanup_free_ char *map = NULL;
+    unsigned long long inside = 1, outside = 1, count = 0;
+    size_t n;
+    if (uid != OVERFLOW_UID)
+        return false;
+    if (sys_read_file("/proc/self/uid_map", UID_MAP_MAX_BYTES, &map, &n) < 0)
+        return true;
+    bool is_all = sscanf(map, "%llu %llu %llu", &inside, &outside, &count) == 3 && inside == 0 &&
+                  outside == 0 && count == UINT32_MAX;
+    return !is_all;
+}
+
+static int peer_groups(int fd, struct sock_peer *p)
+{
+    socklen_t n = 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &n) == 0 || n == 0)
+        return 0;
+    if (errno != ERANGE)
+        return -errno;
+    p->groups = malloc(n);
+    if (!p->groups)
+        abort();
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, p->groups, &n) < 0)
+        return -errno;
+    p->n_groups = n / sizeof(gid_t);
+    return 0;
+}
+
+int sock_peer(int fd, struct sock_peer *ret)
+{
+    struct ucred c;
+    socklen_t n = sizeof(c);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c, &n) < 0)
+        return -errno;
+    if (c.uid == (uid_t)-1 || c.gid == (gid_t)-1 || is_nobody_here(c.uid))
+        return -EPERM;
+    struct sock_peer p = {.uid = c.uid, .gid = c.gid};
+    int r = peer_groups(fd, &p);
+    if (r < 0)
+        sock_peer_fini(&p);
+    else
+        *ret = p;
+    return r;
+}
+
+void sock_peer_fini(struct sock_peer *p)
+{
+    free(p->groups);
+    *p = (struct sock_peer){0};
+}
+
+bool sock_peer_eq(const struct sock_peer *a, const struct sock_peer *b)
+{
+    return a->uid == b->uid && a->gid == b->gid && a->n_groups == b->n_groups &&
+           (a->n_groups == 0 || memcmp(a->groups, b->groups, a->n_groups * sizeof(gid_t)) == 0);
 }

@@ -49,3 +49,14 @@ int sock_recv_all_fd(int fd, void *p, size_t n, int *ret_fd);
 ssize_t sock_recv_some_fd(int fd, struct iovec *iov, int n_iov, int *fd_in_out);
 /* Uid of the other side of a Unix socket. */
 int sock_peer_uid(int fd, uid_t *ret_uid);
+/* Who made the connection, as the kernel has it of that moment, and is not root. */
+struct sock_peer {
+    uid_t uid;
+    gid_t gid, *groups; /* supplementary; sock_peer_fini */
+    size_t n_groups;
+};
+/* Of a Unix socket; -errno. -EPERM: it is one of several that this process cannot tell from each other, as
+ * they have no uid where it runs. */
+int sock_peer(int fd, struct sock_peer *ret);
+void sock_peer_fini(struct sock_peer *p);
+bool sock_peer_eq(const struct sock_peer *a, const struct sock_peer *b);

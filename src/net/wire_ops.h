@@ -100,7 +100,12 @@
     X(UPLOAD_KEEP, upload_keep, 109)                                                                         \
     X(UPLOAD_KEEP_PART, upload_keep_part, 110)                                                               \
     X(UPLOAD_RESUME, upload_resume, 111)                                                                     \
-    X(WATCH_NAMES, watch_names, 112)
+    X(WATCH_NAMES, watch_names, 112)                                                                         \
+    X(TREE_READ, tree_read, 113)                                                                             \
+    X(TREE_WRITE, tree_write, 114)                                                                           \
+    X(TREE_APPEND, tree_append, 115)                                                                         \
+    X(TREE_ALLOCATE, tree_allocate, 116)                                                                     \
+    X(TREE_SEEK, tree_seek, 117)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -208,7 +213,8 @@
  */
 #define WIRE_REQ_watch_names(F) F(str, bucket) F(str, prefix)
 #define WIRE_REP_watch_names(F) F(u64, handle)
-/* cached/origin: bytes the caller read itself from the descriptor, for the metrics. */
+/* cached/origin: bytes the caller read itself from the descriptor, for metrics and limits. Those of a user's
+ * session, which gets none, do not count, nor does what no file can have brought. */
 #define WIRE_REQ_close(F) F(u64, handle) F(u64, read_cached) F(u64, read_origin)
 #define WIRE_REP_close(F)
 /* CLOSE of each of several: `closed` holds encoded struct wire_closed. What is not open (any more) is passed
@@ -475,8 +481,13 @@
 #define WIRE_REP_job_wait(F) F(str, json) F(u32, final)
 
 /*
- * TREE_*: the POSIX tree of a scratch bucket, for mounts; only for sessions that no user signed in. Inodes go
- * by their numbers, which are never used again; the root has number 1. The kernel has checked permissions.
+ * TREE_*: the POSIX tree of a scratch bucket, for mounts. Inodes go by their numbers, which are never used
+ * again; the root has number 1. Of sessions that no user signed in the kernel has checked permissions. Those
+ * of a user are served over the Unix socket alone, and work on one bucket each: there everything is done with
+ * the uid and the groups that the kernel tells of the connection, whatever a request names, and the node
+ * checks what POSIX says, after role and bucket of the key. Who gets no descriptor reads and writes by
+ * TREE_READ and those after it.
+ *
  * `mount` (16 bytes) and `request` number a change: sent again with the same pair it gives the same answer
  * and changes nothing twice; request 0: not noted. Failures change nothing. Every change is visible at once
  * and survives the end of the node; TREE_SYNC makes it survive power loss.
@@ -498,11 +509,11 @@
 #define WIRE_REP_tree_setattr(F) F(inode, inode)
 /*
  * Any type of inode, by the type bits of `mode`; umask is applied here. An empty name: a file without links
- * (O_TMPFILE), opened. flags: WIRE_EXCLUSIVE (-EEXIST when the name is there; else an existing file is
- * given), WIRE_WRITE (also opens it: the reply carries a descriptor for reading and writing), WIRE_TRUNCATE
- * (with WIRE_WRITE: an existing file becomes empty), WIRE_LATE (instead of WIRE_WRITE: opens it as TREE_OPEN
- * does for reading; who writes to it asks for that by TREE_OPEN. Of a node that does not know this the handle
- * is 0).
+ * (O_TMPFILE), opened. For a session of a user only with WIRE_EXCLUSIVE where it opens. flags: WIRE_EXCLUSIVE
+ * (-EEXIST when the name is there; else an existing file is given), WIRE_WRITE (also opens it: the reply
+ * carries a descriptor for reading and writing), WIRE_TRUNCATE (with WIRE_WRITE: an existing file becomes
+ * empty), WIRE_LATE (instead of WIRE_WRITE: opens it as TREE_OPEN does for reading; who writes to it asks for
+ * that by TREE_OPEN. Of a node that does not know this the handle is 0).
  */
 #define WIRE_REQ_tree_create(F)                                                                              \
     F(str, bucket)                                                                                           \
@@ -594,3 +605,24 @@
 /* The same for bytes that are about to be written to the descriptor of a PUT with WIRE_STAGED. */
 #define WIRE_REQ_put_room(F) F(u64, handle) F(u64, back) F(u64, least)
 #define WIRE_REP_put_room(F)
+
+/*
+ * Bytes of a file by the handle that TREE_OPEN or TREE_CREATE gave, for who has no descriptor; nodes before
+ * 2026-11-29 do not know these operations. At most 1 MiB at once; what is read is shorter at the end of the
+ * file alone. -EACCES: the handle is not for that. What is written is as by write(2) of the peer: set-user-ID
+ * and set-group-ID go, and the bucket's quota is asked; `n`: how much was written, which may be less, and
+ * `size` how large the file is after it. TREE_APPEND writes at the end, wherever that is, once for each
+ * `request` of the mount that opened the handle (0: each time), also when the node was restarted in between.
+ */
+#define WIRE_REQ_tree_read(F)   F(u64, handle) F(u64, offset) F(u32, n)
+#define WIRE_REP_tree_read(F)   F(str, data)
+#define WIRE_REQ_tree_write(F)  F(u64, handle) F(u64, offset) F(str, data)
+#define WIRE_REP_tree_write(F)  F(u32, n) F(u64, size)
+#define WIRE_REQ_tree_append(F) F(u64, handle) F(u64, request) F(str, data)
+#define WIRE_REP_tree_append(F) F(u32, n) F(u64, size)
+/* fallocate(2): `mode` 1 keep the size, 2 (with it) punch a hole, 16 zeros. */
+#define WIRE_REQ_tree_allocate(F) F(u64, handle) F(u32, mode) F(u64, offset) F(u64, length)
+#define WIRE_REP_tree_allocate(F)
+/* lseek(2): `whence` 2 end, 3 data, 4 hole. -ENXIO: there is none any more. */
+#define WIRE_REQ_tree_seek(F) F(u64, handle) F(u64, offset) F(u32, whence)
+#define WIRE_REP_tree_seek(F) F(u64, offset)

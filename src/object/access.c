@@ -9,8 +9,10 @@
  * 4. No user watches (WATCH, WATCH_NAMES): the pipe stays here, where only descriptors would bound how many
  * there are, and who watches a scratch bucket counts as a mount of it.
  *
- * 5. No user works on the tree of a scratch bucket (TREE_*): there the kernel of the client has checked
- *    permissions, which is a matter of trust. Nor does any give files there modes and owners (WIRE_MODES).
+ * 5. A user works on the tree of a scratch bucket (TREE_*) only by a session of which the kernel of this
+ * machine tells whose it is (object_session_set_peer): by that the node checks permissions, after what is
+ * checked here. Of others the client's kernel would have to be believed. No user gives files there modes and
+ * owners by key (WIRE_MODES).
  *
  * Sessions without a user (the node's own pair, trusted uids, the S3 front end, which checks each request by
  * itself) may do everything.
@@ -41,6 +43,23 @@
     X(SET_TAGS, set_tags, WRITE, bucket)                                                                     \
     X(MKDIR, mkdir, WRITE, bucket)                                                                           \
     X(RMDIR, rmdir, WRITE, bucket)                                                                           \
+    X(TREE_LOOKUP, tree_lookup, READ, bucket)                                                                \
+    X(TREE_GETATTR, tree_getattr, READ, bucket)                                                              \
+    X(TREE_READDIR, tree_readdir, READ, bucket)                                                              \
+    X(TREE_XATTR_GET, tree_xattr_get, READ, bucket)                                                          \
+    X(TREE_XATTR_LIST, tree_xattr_list, READ, bucket)                                                        \
+    X(TREE_STATFS, tree_statfs, READ, bucket)                                                                \
+    X(TREE_SYNC, tree_sync, READ, bucket)                                                                    \
+    X(TREE_LOCK, tree_lock, READ, bucket)                                                                    \
+    X(TREE_LEAVE, tree_leave, READ, bucket)                                                                  \
+    X(TREE_SETATTR, tree_setattr, WRITE, bucket)                                                             \
+    X(TREE_CREATE, tree_create, WRITE, bucket)                                                               \
+    X(TREE_LINK, tree_link, WRITE, bucket)                                                                   \
+    X(TREE_UNLINK, tree_unlink, WRITE, bucket)                                                               \
+    X(TREE_RMDIR, tree_rmdir, WRITE, bucket)                                                                 \
+    X(TREE_RENAME, tree_rename, WRITE, bucket)                                                               \
+    X(TREE_XATTR_SET, tree_xattr_set, WRITE, bucket)                                                         \
+    X(TREE_XATTR_REMOVE, tree_xattr_remove, WRITE, bucket)                                                   \
     X(STRANDED, stranded, WRITE, bucket)                                                                     \
     X(STRANDED_END, stranded_end, WRITE, bucket)
 
@@ -54,6 +73,17 @@ static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_
         return USER_MAY_##right;
         ACCESS(X)
 #undef X
+    case WIRE_OP_TREE_OPEN: {
+        const struct wire_tree_open_req *q = req;
+        *ret_bucket = q->bucket;
+        return q->flags & (WIRE_WRITE | WIRE_TRUNCATE) ? USER_MAY_WRITE : USER_MAY_READ;
+    }
+    case WIRE_OP_TREE_CLOSE:
+    case WIRE_OP_TREE_READ:
+    case WIRE_OP_TREE_WRITE:
+    case WIRE_OP_TREE_APPEND:
+    case WIRE_OP_TREE_ALLOCATE:
+    case WIRE_OP_TREE_SEEK:
     case WIRE_OP_CHALLENGE:
     case WIRE_OP_HELLO:
     case WIRE_OP_BUCKET_LIST: /* shows what the user may read */
@@ -115,6 +145,12 @@ int access_user(struct object_session *ses, struct user **ret, struct err *e)
     return 0;
 }
 
+static bool is_of_trees(uint32_t op)
+{
+    return (op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_ROOM) || op == WIRE_OP_TREE_CLOSE ||
+           (op >= WIRE_OP_TREE_READ && op <= WIRE_OP_TREE_SEEK);
+}
+
 static bool gives_modes(uint32_t op, const void *req)
 {
     return (op == WIRE_OP_PUT_OPEN && ((const struct wire_put_open_req *)req)->flags & WIRE_MODES) ||
@@ -128,10 +164,10 @@ int access_check(struct object_session *ses, uint32_t op, const void *req, struc
     int r = access_user(ses, &u, e);
     if (r < 0 || !u)
         return r;
-    if ((op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_ROOM) || op == WIRE_OP_TREE_CLOSE)
+    if (is_of_trees(op) && !ses->has_peer)
         return err_set(e, -EACCES,
-                       "user %s may not mount a scratch bucket: it takes the node's own key, or a "
-                       "trusted user of its machine",
+                       "user %s may not mount a scratch bucket in this way: it takes the node's Unix socket "
+                       "(--socket PATH), which tells whose uid asks",
                        u->name);
     if (gives_modes(op, req))
         return err_set(e, -EACCES, "user %s may not give files modes and owners", u->name);

@@ -24,9 +24,10 @@
 
 #include <inttypes.h>
 
-#define TICK_MS 200ull
-#define TICK_NS (TICK_MS * 1000000)
-#define GONE_MS 5000 /* by then the room of a record that went is free */
+#define TICK_MS   200ull
+#define TICK_NS   (TICK_MS * 1000000)
+#define UNHURRIED (1ull << 63) /* places behind those that somebody waits for */
+#define GONE_MS   5000         /* by then the room of a record that went is free */
 
 /* ---- keys ---- */
 
@@ -126,14 +127,57 @@ struct back_entry *back_enter(struct back *b, uint64_t bucket_id, struct slice k
     return x;
 }
 
-void back_leave(struct back *b, struct back_entry *x)
+static void leave_locked(struct back *b, struct back_entry *x)
 {
-    LOCK_SCOPE(&b->lock);
     assert(x->busy && x->users > 0);
     x->busy = false;
     x->users--;
     cond_broadcast(&b->moved);
     back_forget_unused_locked(b, x);
+}
+
+void back_leave(struct back *b, struct back_entry *x)
+{
+    LOCK_SCOPE(&b->lock);
+    leave_locked(b, x);
+}
+
+static void end_using_locked(struct back *b, struct back_entry *x)
+{
+    assert(x->users > 0);
+    x->users--;
+    back_forget_unused_locked(b, x);
+}
+
+bool back_begin_copying(struct back *b, struct back_entry *x, atomic_bool *over)
+{
+    LOCK_SCOPE(&b->lock);
+    bool is_first = !x->copying;
+    x->users++;
+    if (is_first)
+        x->copying = over;
+    leave_locked(b, x);
+    if (is_first)
+        return true;
+    while (x->copying)
+        cond_wait(&b->moved, &b->lock);
+    end_using_locked(b, x);
+    return false;
+}
+
+void back_end_copying(struct back *b, struct back_entry *x)
+{
+    LOCK_SCOPE(&b->lock);
+    x->copying = NULL;
+    cond_broadcast(&b->moved);
+    end_using_locked(b, x);
+}
+
+/* The record is another one, or gone. */
+static void end_copy_locked(const struct back_entry *x)
+{
+    if (x->copying)
+        atomic_store(x->copying, true);
 }
 
 bool back_has(struct back *b, uint64_t bucket_id, struct slice key)
@@ -155,6 +199,7 @@ static void queue_take_locked(struct back *b, struct back_entry *x)
 /* after NULL: at the head. */
 static void queue_put_locked(struct back *b, struct back_entry *after, struct back_entry *x)
 {
+    x->place = ++b->places + (x->noted_ms > 0 ? UNHURRIED : 0);
     x->prev = after;
     x->next = after ? after->next : b->first;
     *(after ? &after->next : &b->first) = x;
@@ -166,10 +211,10 @@ static void follow_locked(struct back *b, struct back_entry *x, const struct bac
 {
     b->bytes -= x->recorded ? x->size_bytes : 0;
     b->gone_ms = x->recorded ? sys_mono_ms() : b->gone_ms;
+    end_copy_locked(x);
     if (!x->recorded) {
-        queue_put_locked(b, b->last, x);
         x->noted_ms = sys_mono_ms();
-        b->n_recorded += x->bucket->n_recorded++ == 0;
+        queue_put_locked(b, b->last, x);
         (void)atomic_fetch_add(&b->n, 1);
     }
     x->recorded = true;
@@ -177,6 +222,7 @@ static void follow_locked(struct back *b, struct back_entry *x, const struct bac
     x->size_bytes = r->removal ? 0 : r->size_bytes;
     x->since_ns = r->since_ns;
     b->bytes += x->size_bytes;
+    back_queue_file_locked(b, x, sys_mono_ms());
     cond_signal(&b->work);
 }
 
@@ -185,13 +231,14 @@ static void unrecord_locked(struct back *b, struct back_entry *x)
     if (!x->recorded)
         return;
     queue_take_locked(b, x);
+    end_copy_locked(x);
     x->recorded = false;
     x->tries = x->waits = 0;
     x->retry_ms = 0;
     free(TAKE_PTR(x->error));
     b->bytes -= x->size_bytes;
     b->gone_ms = sys_mono_ms();
-    b->n_recorded -= --x->bucket->n_recorded == 0;
+    back_queue_file_locked(b, x, 0);
     (void)atomic_fetch_sub(&b->n, 1);
     cond_broadcast(&b->moved);
 }
@@ -228,6 +275,7 @@ static void hurry_locked(struct back *b, uint64_t bucket_id, struct slice prefix
             x->noted_ms = 0;
             queue_take_locked(b, x);
             queue_put_locked(b, hurried, x);
+            back_queue_file_locked(b, x, sys_mono_ms());
         }
         hurried = x->noted_ms == 0 ? x : hurried;
     }
@@ -411,6 +459,7 @@ void back_end_changing(struct back *b, struct back_entry *x, const struct bucket
     assert(x->changing > 0 && x->users > 0);
     x->changing--;
     x->users--;
+    back_queue_file_locked(b, x, sys_mono_ms());
     cond_signal(&b->work);
     back_forget_unused_locked(b, x);
 }
@@ -565,6 +614,7 @@ int back_wait_sent(struct back *b, const struct bucket *bucket, struct slice key
                            x->error ? x->error : "it is on its way");
         x->retry_ms = x->waited_ms < until_ms ? 0 : x->retry_ms; /* at once, for each who waits */
         x->waited_ms = MAX(x->waited_ms, until_ms);
+        back_queue_file_locked(b, x, sys_mono_ms());
         if (x->noted_ms > 0)
             hurry_locked(b, bucket->id, key); /* with what is to go before it, as what is below a directory */
         cond_broadcast(&b->work);
@@ -607,8 +657,10 @@ void back_hurry(struct back *b, uint64_t bucket_id, struct slice prefix)
 {
     LOCK_SCOPE(&b->lock);
     for (struct back_entry *x = b->first; x; x = x->next)
-        if (is_below(x, bucket_id, prefix))
+        if (is_below(x, bucket_id, prefix) && x->retry_ms > 0) {
             x->retry_ms = 0;
+            back_queue_file_locked(b, x, 0);
+        }
     hurry_locked(b, bucket_id, prefix);
 }
 
@@ -837,6 +889,7 @@ void back_close(struct back *b)
     while (b->buckets) {
         struct back_bucket *x = b->buckets;
         b->buckets = x->next;
+        back_queue_fini(x);
         free(x);
     }
     free(b->aliases);

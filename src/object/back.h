@@ -179,6 +179,9 @@ int back_open_bytes(struct back *b, const struct bucket *bucket, struct slice ke
  * closed is not copied. -EAGAIN: there is no record, upstream_copy. */
 int back_copy_moved(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
                     struct origin_attr *ret, struct err *e);
+/* Before bytes of the key are asked for by who holds what senders may wait for, a place at the origin or the
+ * key's opening: settles them, if need be, which may wait for room. */
+int back_settle_key(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 /* Whether there are some; nothing is settled for it. */
 bool back_has_bytes(struct back *b, const struct bucket *bucket, struct slice key);
 /* Nobody will write any more to the file that was kept as this version (origin_file). */

@@ -18,7 +18,8 @@
 
 #define BACK_MAGIC     0x6261636bu
 #define BACK_CHAINS    16384
-#define BACK_THREADS   8
+#define BACK_THREADS   10
+#define BACK_SPARE     2      /* of them, which are for buckets that have none */
 #define BACK_DOUBT     8      /* failures in a row after which a bucket may not have all threads */
 #define BACK_KEYS_MAX  262144 /* records at which writers wait */
 #define BACK_DIRTY_MAX 60 /* per cent of the disks' limits at which writers wait, if nothing else is said */
@@ -27,13 +28,24 @@
           */
 #define BACK_KEY_BYTES (ORIGIN_KEY_MAX_BYTES + 16)
 
+struct back_heap {
+    struct back_entry **x;
+    size_t n, max;
+    bool is_by_time; /* of the next try; else by place */
+};
+
 struct back_entry {
     struct back_entry *chain;       /* of the table */
     struct back_entry *next, *prev; /* of the queue, when it has a record */
+    uint64_t place;                 /* in the queue: those of the earlier ones are less */
+    struct back_heap *heap;         /* back_queue.c; NULL: none */
+    size_t heap_at;
     uint64_t bucket_id;
     uint32_t users; /* threads that have it */
     struct back_bucket *bucket;
     bool busy, recorded, sending;
+    atomic_bool *copying; /* of who copies its live bytes, and is not busy with it meanwhile: set as soon as
+                             the record is another one; NULL: nobody does */
     unsigned changing; /* changes of the metadata that the origin has that run: nothing is sent meanwhile */
     bool doubted;      /* of the try that runs: its bucket's origin fails */
     uint64_t seq, size_bytes, since_ns; /* of the record */
@@ -63,13 +75,13 @@ struct back_alias {
 struct back_bucket {
     struct back_bucket *next;
     uint64_t bucket_id, conflicts;
-    unsigned failed; /* tries in a row, up to BACK_DOUBT */
-    bool silent;     /* the last question what the origin has, asked again and again, had no answer */
-    unsigned saving; /* records on their way into the control store */
-    uint64_t n_recorded;
-    uint64_t delay_ms; /* `write_delay` as the last writer knew it */
-    uint64_t round;    /* of struct back, in which one was met that is not to be sent yet */
-    uint64_t full_ms;  /* its origin has no place for what goes behind: not asked again before, monotonic */
+    unsigned n_sending; /* entries on their way */
+    unsigned failed;    /* tries in a row, up to BACK_DOUBT */
+    bool silent;        /* the last question what the origin has, asked again and again, had no answer */
+    unsigned saving;    /* records on their way into the control store */
+    struct back_heap ready, later; /* entries that may be sent now; before their next try */
+    uint64_t delay_ms;             /* `write_delay` as the last writer knew it */
+    uint64_t full_ms; /* its origin has no place for what goes behind: not asked again before, monotonic */
     uint64_t full_since_ns; /* since when it has none, monotonic; 0: it had one when it was asked last */
 };
 
@@ -92,11 +104,12 @@ struct back {
     uint64_t bytes;
     uint64_t gone_ms;    /* when a record went last, or another took its place; 0: none did */
     uint64_t hurried_ms; /* what was noted until then has waited long enough: room was wanted */
-    uint64_t round;      /* of looking for something to send */
-    unsigned n_recorded; /* buckets that have records */
+    uint64_t places;     /* given out so far */
+    uint64_t n_steps;    /* of looking for something to send */
     struct back_bucket *buckets;
     uint64_t held;              /* id of the bucket that is being removed, or moved; 0: none */
-    unsigned n_doubted;         /* tries that run of buckets whose origins fail */
+    unsigned n_sending;         /* tries that run */
+    unsigned n_doubted;         /* of them, of buckets whose origins fail */
     struct back_alias *aliases; /* BACK_ALIASES, by hash */
     struct back_share **shares; /* back_share.c */
     pthread_t threads[BACK_THREADS];
@@ -108,6 +121,11 @@ struct back {
 /* The key's entry, which the caller is busy with from now on. */
 struct back_entry *back_enter(struct back *b, uint64_t bucket_id, struct slice key);
 void back_leave(struct back *b, struct back_entry *x);
+/* By who is busy with the key, and is not from now on. True: the caller copies the live bytes of its record,
+ * alone, until back_end_copying; *over becomes true when the record is another one. False: somebody did, and
+ * has ended. */
+bool back_begin_copying(struct back *b, struct back_entry *x, atomic_bool *over);
+void back_end_copying(struct back *b, struct back_entry *x);
 /* Whether the key has a record: a quick look. */
 bool back_has(struct back *b, uint64_t bucket_id, struct slice key);
 /* The key's record, read into `value`. One that was found at the start counts as sent: the note that says so
@@ -159,6 +177,18 @@ bool back_is_waited_for(struct back *b, const struct back_entry *x);
 /* A key below "dir/", or that itself, which got a record; the caller frees it. NULL: none has one. */
 char *back_first_below(struct back *b, uint64_t bucket_id, struct slice dir);
 
+/* ---- back_queue.c ---- */
+
+/* The entry is where it belongs among those that may be sent: after any change of what says so. */
+void back_queue_file_locked(struct back *b, struct back_entry *x, uint64_t now_ms);
+/* The same when a thread begins to send it, or has ended. */
+void back_queue_send_locked(struct back *b, struct back_entry *x, bool sends, uint64_t now_ms);
+void back_queue_fini(struct back_bucket *x);
+/* The first in the queue that may be sent now, or NULL. Origins that fail, and may take their timeout for it,
+ * get half of the threads. *ret_wait_ms becomes less when one may be sent earlier. */
+struct back_entry *back_queue_next_locked(struct back *b, uint64_t now_ms, uint64_t *ret_wait_ms);
+bool back_is_doubted_locked(const struct back_bucket *x);
+
 /* ---- back_share.c ---- */
 
 void back_share_init(struct back *b);
@@ -173,12 +203,17 @@ bool back_share_leave(struct back *b, struct slice location);
 
 /* ---- back_live.c ---- */
 
-/* By who is busy with the key: its record, which is live, names bytes from now on that stay as they are.
- * may_wait: -EINPROGRESS while that can be had soon without a copy; -ETXTBSY while only a state can be had
+/* By the sender, who is busy with the key: its record, which is live, names bytes from now on that stay as
+ * they are. -EINPROGRESS while that can be had soon without a copy; -ETXTBSY while only a state can be had
  * that its writer has not acknowledged; -ENOSPC at once, without waiting for room for a copy, as only sending
  * makes some. */
 int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucket,
-                const struct back_record *r, bool may_wait, struct err *e);
+                const struct back_record *r, struct err *e);
+/* As back_load, with a record that is not live, of a key that the caller is busy with when it succeeds, and
+ * must not be before. Waits for room for a copy, at most for the bucket's `retry`, while it keeps nobody from
+ * the key: -ENOSPC. */
+int back_enter_settled(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
+                       struct back_record *ret, struct back_entry **ret_entry, struct err *e);
 /* As back_load, with a record that is not live. Not busy with the key. */
 int back_load_settled(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
                       struct back_record *ret, struct err *e);

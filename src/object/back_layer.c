@@ -90,6 +90,14 @@ static int send_range(struct hard *h, const struct origin_get *g, const struct o
     return 0;
 }
 
+/* Nobody was given bytes of a live version, so that who asks for another one is told so without a copy. */
+static bool may_be_wanted(const struct origin_get *g, const struct back_record *live)
+{
+    char etag[BACK_ETAG_SIZE];
+    back_record_etag(live, etag);
+    return g->if_match.n == 0 || slice_eq_str(g->if_match, etag);
+}
+
 /* -EAGAIN: the record was replaced meanwhile, or is gone: then the origin has what it said. */
 static int get_here(struct back *b, struct upstream *u, const struct origin_get *g, struct arena *a,
                     struct origin_attr *ret, origin_sink_fn sink, void *arg, bool *ret_gone, struct err *e)
@@ -97,8 +105,9 @@ static int get_here(struct back *b, struct upstream *u, const struct origin_get 
     _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
     _cleanup_(hard_unrefp) struct hard *h = NULL;
     struct back_record rec;
-    int r = g->attributes_only ? back_load(b, u->bucket->id, g->key, &value, &rec, e)
-                               : back_load_settled(b, u->bucket, g->key, &value, &rec, e);
+    int r = back_load(b, u->bucket->id, g->key, &value, &rec, e);
+    if (r == 0 && rec.is_live && !g->attributes_only && may_be_wanted(g, &rec))
+        r = back_load_settled(b, u->bucket, g->key, &value, &rec, e);
     *ret_gone = r == -ENOENT; /* seen before the entry in memory says so: a durable commit takes a while */
     if (r < 0)
         return r == -ENOENT ? -EAGAIN : r;
@@ -231,15 +240,25 @@ static bool wait_to_ask(const struct change *c, const struct retry *retry, int c
     return !is_given_up(c);
 }
 
+/* What is known to be silent is not waited for by each writer. */
+static int ask_impatiently(struct change *c, struct err *e)
+{
+    struct quit soon;
+    quit_enter_impatient(&soon);
+    int r = ask(c->upstream, back_key(c->entry), c->arena, &c->found, e);
+    quit_leave(&soon);
+    return r == -ECANCELED && !is_given_up(c) ? -ETIMEDOUT : r;
+}
+
 static int ask_again(struct change *c, struct err *e)
 {
     struct retry retry = {.started_ms = sys_mono_ms()};
     bool patient = !back_is_silent(c->back, c->entry);
     int r;
-    for (;; retry.attempt++) {
+    for (;; retry_count(&retry, r)) {
         if (c->pays && !upstream_enter_slowly(c->upstream, c->cancel))
             return err_set(e, -ECANCELED, "it was given up while it waited for the limits of its origin");
-        r = ask(c->upstream, back_key(c->entry), c->arena, &c->found, e);
+        r = patient ? ask(c->upstream, back_key(c->entry), c->arena, &c->found, e) : ask_impatiently(c, e);
         if (!retry_is_transient(r) || !patient || !wait_to_ask(c, &retry, r))
             break;
     }
@@ -617,15 +636,18 @@ static int layer_remove(void *arg, struct upstream *u, struct slice key, struct 
 static int load_shared(struct back *b, const struct bucket *bucket, struct slice key, bool may_be_live,
                        struct buf *value, struct back_record *ret, struct err *e)
 {
-    struct back_entry *x = back_enter(b, bucket->id, key);
-    int r = back_load(b, bucket->id, key, value, ret, e);
-    if (r == 0 && ret->is_live && !may_be_live) {
-        r = back_settle(b, x, bucket, ret, /* may_wait= */ false, e);
-        r = r < 0 ? r : back_load(b, bucket->id, key, value, ret, e);
+    struct back_entry *x = NULL;
+    int r;
+    if (may_be_live) {
+        x = back_enter(b, bucket->id, key);
+        r = back_load(b, bucket->id, key, value, ret, e);
+    } else {
+        r = back_enter_settled(b, bucket, key, value, ret, &x, e);
     }
     if (r == 0 && ret->location.n > 0)
         back_share(b, ret->location);
-    back_leave(b, x);
+    if (x)
+        back_leave(b, x);
     return r;
 }
 
@@ -669,9 +691,9 @@ static int settle_aside(struct back *b, struct upstream *u, struct slice key, st
         !rec.is_live)
         return 0;
     upstream_step_back(u);
-    int r = back_load_settled(b, u->bucket, key, &value, &rec, e);
+    int r = back_settle_key(b, u->bucket, key, e);
     upstream_enter(u);
-    return r == -ENOENT ? 0 : r;
+    return r;
 }
 
 /* Until the key has no record, also after there is a place again. */

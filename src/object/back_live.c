@@ -25,6 +25,10 @@
  *  1. Bytes of a live record are given to nobody, and are not sent.
  *  2. A copy is durable, with its record, before the live file loses its name.
  *
+ *  3. Who waits for room is busy with no key: senders, who make the room, are busy with each key for a
+ * moment. A reader's copy is made aside, one at a time for each key, and given up as soon as the record is
+ * another one.
+ *
  * Failure modes: without room for a copy the one who needs it fails, and the record stays as it is. The
  * sender does not wait for that room: there would be nobody left to make it.
  */
@@ -44,9 +48,9 @@ static void new_version(struct back *b, struct back_record *r)
     r->seq = atomic_fetch_add(&b->seq, 1) + 1;
 }
 
-/* Of the bytes that `h` has now, as many as it should. waits: for room, if need be. */
-static int copy_live(struct back *b, const struct bucket *bucket, struct hard *h, uint64_t most, bool waits,
-                     struct back_body *ret, struct err *e)
+/* Of the bytes that `h` has now, as many as it should. waiting: as back_keep_body's bucket. */
+static int copy_live(struct back *b, const struct bucket *waiting, struct hard *h, uint64_t most,
+                     atomic_bool *cancel, struct back_body *ret, struct err *e)
 {
     int r = -EIO;
     for (int i = 0; r == -EIO && i < SETTLE_TRIES; i++) {
@@ -62,7 +66,7 @@ static int copy_live(struct back *b, const struct bucket *bucket, struct hard *h
         *ret = (struct back_body){0};
         if (body.size_bytes == 0)
             return 0;
-        r = back_keep_body(b, waits ? bucket : NULL, &body, /* cancel= */ NULL, ret, e);
+        r = back_keep_body(b, waiting, &body, cancel, ret, e);
     }
     return r;
 }
@@ -139,74 +143,176 @@ static int must_wait(struct back *b, struct back_entry *x, const struct back_rec
     return err_set(e, -ETXTBSY, "somebody writes to it, and has not synced or closed it since");
 }
 
-/* may_wait: by the sender, who does not wait for room. looks: to whom a copy is of use only when nothing was
- * written while it was made. A write moves the file's time before its first byte is there. */
-static int settle_open(struct back *b, struct back_entry *x, const struct bucket *bucket,
-                       const struct back_record *old, struct hard *h, bool may_wait, bool looks,
-                       struct err *e)
+/* In the place of the live one, which the caller is busy with. */
+static int put_copy(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                    const struct back_record *old, const struct back_body *copy, struct err *e)
 {
     uint8_t location[HARD_LOCATION_BYTES];
-    struct back_body copy;
     struct back_record next = *old;
-    int r = copy_live(b, bucket, h, old->size_bytes, /* waits= */ !may_wait, &copy, e);
+    next.location = SLICE_NULL;
+    if (copy->hard) {
+        hard_location(copy->hard, location);
+        next.location = slice_of(location, sizeof(location));
+    }
+    next.size_bytes = copy->size_bytes;
+    if (next.size_bytes != old->size_bytes)
+        new_version(b, &next);
+    return put_settled(b, x, bucket, old, &next, copy->hard, e);
+}
+
+/* looks: to whom a copy is of use only when nothing was written while it was made. A write moves the file's
+ * time before its first byte is there. */
+static int settle_open(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                       const struct back_record *old, struct hard *h, bool looks, struct err *e)
+{
+    struct back_body copy;
+    int r = copy_live(b, /* waiting= */ NULL, h, old->size_bytes, /* cancel= */ NULL, &copy, e);
     if (r < 0)
         return r;
     r = looks ? must_wait(b, x, old, h, e) : 0;
-    if (r < 0) {
-        if (copy.hard)
-            hard_give_back(copy.hard);
-        return r;
-    }
-    next.location = SLICE_NULL;
-    if (copy.hard) {
-        hard_location(copy.hard, location);
-        next.location = slice_of(location, sizeof(location));
-    }
-    next.size_bytes = copy.size_bytes;
-    if (next.size_bytes != old->size_bytes)
-        new_version(b, &next);
-    return put_settled(b, x, bucket, old, &next, copy.hard, e);
+    if (r == 0)
+        return put_copy(b, x, bucket, old, &copy, e);
+    if (copy.hard)
+        hard_give_back(copy.hard);
+    return r;
+}
+
+/* Another ETag than what is remembered of the key. */
+static void tell_of_version(struct back *b, const struct back_entry *x, const struct bucket *bucket)
+{
+    (void)mirror_changed(b->service->mirror, bucket, back_key(x));
+    watch_changed(b->service, bucket, back_key(x));
+}
+
+static int find_live(struct back *b, const struct back_record *r, struct hard **ret, struct err *e)
+{
+    int k = hard_find(b->store, r->location, ret, e);
+    return k == -ENOENT ? err_set(e, -EIO, "the bytes of a write that is not in the origin are missing") : k;
 }
 
 int back_settle(struct back *b, struct back_entry *x, const struct bucket *bucket,
-                const struct back_record *r, bool may_wait, struct err *e)
+                const struct back_record *r, struct err *e)
 {
     _cleanup_(hard_unrefp) struct hard *h = NULL;
     assert(x->busy && r->is_live);
-    int k = hard_find(b->store, r->location, &h, e);
+    int k = find_live(b, r, &h, e);
     if (k < 0)
-        return k == -ENOENT ? err_set(e, -EIO, "the bytes of a write that is not in the origin are missing")
-                            : k;
+        return k;
     int written = hard_is_written(h);
-    bool looks = written == -EAGAIN && may_wait;
+    bool looks = written == -EAGAIN;
     k = looks ? must_wait(b, x, r, h, e) : 0;
     if (k < 0)
         return k;
     uint64_t seq = r->seq;
     k = written == 0 ? settle_closed(b, x, bucket, r, h, e) : -EMLINK;
     if (k == -EMLINK)
-        k = settle_open(b, x, bucket, r, h, may_wait, looks, e);
-    if (k == 0 && x->seq != seq) /* another ETag than what is remembered of the key */ {
-        (void)mirror_changed(b->service->mirror, bucket, back_key(x));
-        watch_changed(b->service, bucket, back_key(x));
-    }
+        k = settle_open(b, x, bucket, r, h, looks, e);
+    if (k == 0 && x->seq != seq)
+        tell_of_version(b, x, bucket);
     return k;
+}
+
+/* For a reader, who is busy with the key. -EMLINK: only a copy settles it, of what is in *ret_hard. may_copy:
+ * that is made here, if there is room. */
+static int settle_for_reader(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                             const struct back_record *r, bool may_copy, struct hard **ret_hard,
+                             struct err *e)
+{
+    _cleanup_(hard_unrefp) struct hard *h = NULL;
+    uint64_t seq = r->seq;
+    int k = find_live(b, r, &h, e);
+    if (k < 0)
+        return k;
+    k = hard_is_written(h) == 0 ? settle_closed(b, x, bucket, r, h, e) : -EMLINK;
+    if (k == -EMLINK && may_copy)
+        k = settle_open(b, x, bucket, r, h, /* looks= */ false, e);
+    if (k == 0 && x->seq != seq)
+        tell_of_version(b, x, bucket);
+    if (k == -EMLINK)
+        *ret_hard = TAKE_PTR(h);
+    return k;
+}
+
+/* The copy becomes the record's, unless that is another one by now, or was settled. Not busy. */
+static int put_copy_if_same(struct back *b, const struct bucket *bucket, struct slice key,
+                            const struct back_record *old, const struct back_body *copy, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record now;
+    struct back_entry *x = back_enter(b, bucket->id, key);
+    int r = back_load(b, bucket->id, key, &value, &now, e);
+    if (r == 0 && now.is_live && now.seq == old->seq) {
+        r = put_copy(b, x, bucket, &now, copy, e);
+        if (r == 0 && x->seq != old->seq)
+            tell_of_version(b, x, bucket);
+    } else if (copy->hard) {
+        hard_give_back(copy->hard);
+    }
+    back_leave(b, x);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* Busy until here. The caller looks again at what the record is then. */
+static int copy_aside(struct back *b, struct back_entry *x, const struct bucket *bucket,
+                      const struct back_record *old, struct hard *h, struct err *e)
+{
+    struct back_body copy;
+    atomic_bool over = false;
+    if (!back_begin_copying(b, x, &over)) /* somebody else did it */
+        return 0;
+    int r = copy_live(b, /* waiting= */ bucket, h, old->size_bytes, &over, &copy, e);
+    if (r == 0)
+        r = put_copy_if_same(b, bucket, back_key(x), old, &copy, e);
+    else if (atomic_load(&over))
+        r = 0;
+    back_end_copying(b, x);
+    return r;
+}
+
+int back_enter_settled(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
+                       struct back_record *ret, struct back_entry **ret_entry, struct err *e)
+{
+    for (unsigned i = 0;; i++) {
+        _cleanup_(hard_unrefp) struct hard *h = NULL;
+        struct back_entry *x = back_enter(b, bucket->id, key);
+        int r = back_load(b, bucket->id, key, value, ret, e);
+        if (r == 0 && ret->is_live) {
+            r = settle_for_reader(b, x, bucket, ret, /* may_copy= */ i >= SETTLE_TRIES, &h, e);
+            if (r == 0)
+                r = back_load(b, bucket->id, key, value, ret, e);
+        }
+        if (r == 0) {
+            *ret_entry = x;
+            return 0;
+        }
+        if (r == -EMLINK)
+            r = copy_aside(b, x, bucket, ret, h, e);
+        else
+            back_leave(b, x);
+        if (r < 0)
+            return r;
+    }
 }
 
 int back_load_settled(struct back *b, const struct bucket *bucket, struct slice key, struct buf *value,
                       struct back_record *ret, struct err *e)
 {
+    struct back_entry *x;
     int r = back_load(b, bucket->id, key, value, ret, e);
     if (r < 0 || !ret->is_live)
         return r;
-    struct back_entry *x = back_enter(b, bucket->id, key);
-    r = back_load(b, bucket->id, key, value, ret, e);
-    if (r == 0 && ret->is_live) {
-        r = back_settle(b, x, bucket, ret, /* may_wait= */ false, e);
-        r = r < 0 ? r : back_load(b, bucket->id, key, value, ret, e);
-    }
-    back_leave(b, x);
+    r = back_enter_settled(b, bucket, key, value, ret, &x, e);
+    if (r == 0)
+        back_leave(b, x);
     return r;
+}
+
+int back_settle_key(struct back *b, const struct bucket *bucket, struct slice key, struct err *e)
+{
+    _cleanup_buf_ struct buf value = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record rec;
+    int r = back_has(b, bucket->id, key) ? back_load_settled(b, bucket, key, &value, &rec, e) : 0;
+    return r == -ENOENT ? 0 : r;
 }
 
 void back_end_live(struct back *b, const struct bucket *bucket, struct slice key, struct slice etag)

@@ -598,6 +598,9 @@ static int finish(struct sending *s, struct err *e)
         back_record_etag(&s->rec, from);
         back_alias_add(b, x, s->rec.seq, from, s->answer.etag);
     }
+    bool is_others = same && (s->conflict || (s->answered && !is_told));
+    if (is_others) /* before a flush has its end, and who asked for it reads */
+        (void)object_forget_key(b->service, s->upstream->bucket, s->key);
     if (same) {
         r = back_drop(b, x, e);
         if (r == 0)
@@ -609,7 +612,7 @@ static int finish(struct sending *s, struct err *e)
     back_leave(b, x);
     if (r == -ENOENT)
         r = 0;
-    if (r == 0 && same && (s->conflict || (s->answered && !is_told)))
+    if (r == 0 && is_others) /* and what was read meanwhile */
         (void)object_forget_key(b->service, s->upstream->bucket, s->key);
     else if (r == 0 && same && is_told && !is_own_etag(&s->rec, s->answer.etag))
         back_rename_cached(b, s->upstream->bucket, s->key, &s->rec, s->answer.etag);
@@ -643,7 +646,7 @@ static int settle_first(struct sending *s, struct err *e)
     buf_clear(&s->value);
     int r = back_load(b, s->upstream->bucket->id, s->key, &s->value, &s->rec, e);
     if (r == 0 && s->rec.is_live)
-        r = back_settle(b, x, s->upstream->bucket, &s->rec, /* may_wait= */ true, e);
+        r = back_settle(b, x, s->upstream->bucket, &s->rec, e);
     back_leave(b, x);
     if (r == -ENOSPC) /* here, not at the origin */
         r = ERR_NOT_ADMITTED;
@@ -678,7 +681,10 @@ static int send_record(struct sending *s, struct err *e)
         return r;
     if (!take_place(s))
         return -ECANCELED;
+    struct upstream_held place;
+    upstream_hold(&place, s->upstream, /* behind= */ true);
     r = carry_out(s, e);
+    upstream_unhold(&place);
     upstream_leave_behind(s->upstream, r); /* what follows may wait for an opening that wants a place */
     return r < 0 ? r : finish(s, e);
 }
@@ -708,49 +714,9 @@ static int send_key(struct back *b, struct back_entry *x, struct err *e)
 
 /* ---- threads ---- */
 
-static bool is_doubted(const struct back_entry *x)
-{
-    return x->bucket->failed >= BACK_DOUBT;
-}
-
-/* For how long it stays here, lest what is renamed, changed or removed soon after goes there twice. */
-static uint64_t young_ms(const struct back *b, const struct back_entry *x, uint64_t now_ms)
-{
-    uint64_t due_ms = x->noted_ms + x->bucket->delay_ms;
-    return x->noted_ms <= b->hurried_ms || due_ms <= now_ms ? 0 : due_ms - now_ms;
-}
-
-/* Until when the bucket's origin is not asked for a place again. */
-static uint64_t full_ms(const struct back_entry *x, uint64_t now_ms)
-{
-    return x->bucket->full_ms > now_ms ? x->bucket->full_ms - now_ms : 0;
-}
-
-/* The first that is due. Origins that fail, and may take their timeout for it, get half of the threads.
- * *ret_wait_ms becomes less when one will be due earlier. */
-static struct back_entry *next_locked(struct back *b, uint64_t *ret_wait_ms)
-{
-    uint64_t now_ms = sys_mono_ms(), young;
-    bool full = b->n_doubted >= BACK_THREADS / 2;
-    unsigned n_young = 0; /* buckets; what comes after one that is too young, or has no place, is so, too */
-    b->round++;
-    for (struct back_entry *x = b->first; x && n_young < b->n_recorded; x = x->next) {
-        young = MAX(young_ms(b, x, now_ms), full_ms(x, now_ms));
-        if (young > 0) {
-            *ret_wait_ms = MIN(*ret_wait_ms, young);
-            n_young += x->bucket->round != b->round;
-            x->bucket->round = b->round;
-        } else if (!x->sending && x->changing == 0 && x->retry_ms <= now_ms && !(full && is_doubted(x))) {
-            return x;
-        }
-    }
-    return NULL;
-}
-
 static void note_result(struct back *b, struct back_entry *x, int r, const struct err *e)
 {
     LOCK_SCOPE(&b->lock);
-    x->sending = false;
     b->n_doubted -= x->doubted;
     free(TAKE_PTR(x->error));
     bool stopped = atomic_load(&b->stop);
@@ -772,6 +738,7 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
         x->bucket->failed = MIN(x->bucket->failed + 1, (unsigned)BACK_DOUBT);
         x->error = x->recorded ? slice_dup(slice_str(e->text)) : NULL;
     }
+    back_queue_send_locked(b, x, /* sends= */ false, sys_mono_ms());
     cond_broadcast(&b->moved);
     back_forget_unused_locked(b, x);
 }
@@ -782,13 +749,13 @@ void *back_sender_main(void *back)
     lock_take(&b->lock);
     while (!atomic_load(&b->stop)) {
         uint64_t wait_ms = IDLE_MS;
-        struct back_entry *x = next_locked(b, &wait_ms);
+        struct back_entry *x = back_queue_next_locked(b, sys_mono_ms(), &wait_ms);
         if (!x) {
             (void)cond_wait_for(&b->work, &b->lock, wait_ms * 1000000);
             continue;
         }
-        x->sending = true; /* keeps it alive */
-        x->doubted = is_doubted(x);
+        back_queue_send_locked(b, x, /* sends= */ true, 0); /* keeps it alive */
+        x->doubted = back_is_doubted_locked(x->bucket);
         b->n_doubted += x->doubted;
         lock_drop(&b->lock);
         struct err e = {0};

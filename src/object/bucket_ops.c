@@ -240,6 +240,8 @@ int op_bucket_list(struct object_session *ses, const struct wire_bucket_list_req
 bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret)
 {
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    if (!bucket_any_lifecycle(s->buckets)) /* each GET asks */
+        return false;
     if (bucket_find(s->buckets, bucket, &b, NULL) < 0 || !b->p.s3_lifecycle)
         return false;
     if (buf_str(ret, b->p.s3_lifecycle) < 0)

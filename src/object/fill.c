@@ -19,7 +19,6 @@
 #define FILL_MAGIC      0x66696c6cu
 #define PART_MAGIC      0x70617274u
 #define MEMORY_MAX      (48 * MIB) /* of one uncached fill */
-#define AVAILABLE_MIN   (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
 #define WAIT_NS         (QUIT_LOOK_MS * 1000000ull)
 #define CHECKED_WAIT_NS 10000000ull
 #define LOOKS_MAX       16 /* without anything to wait for, before it waits nevertheless */
@@ -244,6 +243,7 @@ static struct part *part_new_locked(struct fill *f, struct plan_range r, bool ur
     p->refs = 1; /* the list's */
     p->fill = f;
     p->offset = p->have = r.offset;
+    p->wake_at = UINT64_MAX;
     p->end = r.end;
     atomic_init(&p->urgent, urgent);
     atomic_init(&p->owner, -1);
@@ -271,7 +271,6 @@ void fill_part_done_locked(struct part *p)
     p->touched_ms = sys_mono_ms();
     if (!p->memory)
         list_remove_locked(p);
-    cond_broadcast(&p->fill->moved);
 }
 
 void fill_fail_part_locked(struct part *p, int result, const struct err *err)
@@ -501,7 +500,7 @@ static uint64_t block_end(const struct fill *f, uint64_t offset)
 static uint64_t enough_locked(const struct fill *f, const struct part *p, uint64_t offset, uint64_t n,
                               unsigned how)
 {
-    uint64_t least = how & FILL_CHECKED ? block_end(f, offset) : offset + MIN(n, AVAILABLE_MIN);
+    uint64_t least = how & FILL_CHECKED ? block_end(f, offset) : offset + MIN(n, (uint64_t)FILL_LEAST_BYTES);
     return MIN(MIN(least, p->end), f->size);
 }
 
@@ -560,8 +559,10 @@ static int wait_part_locked(struct fill *f, struct part *p, uint64_t offset, uin
     bool given_up = false;
     const _Atomic uint64_t *watched = quit_watch(&f->upstream->places->life_ms);
     while (p->have < enough && (p->state == PART_QUEUED || p->state == PART_RUNNING) &&
-           !(given_up = quit_is_now()))
+           !(given_up = quit_is_now())) {
+        p->wake_at = MIN(p->wake_at, enough);
         (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
+    }
     (void)quit_watch(watched);
     if (given_up)
         give_up_locked(f, p);
@@ -602,7 +603,7 @@ static void pause_between_looks(struct fill *f)
 
 /* The part of all that is missing of an object of one block, for who runs it; NULL: it has come, or is on its
  * way. */
-static struct part *part_to_run(struct fill *f)
+static struct part *part_to_run(struct fill *f, bool urgent)
 {
     struct plan_range gap;
     uint64_t at = 0;
@@ -611,27 +612,36 @@ static struct part *part_to_run(struct fill *f)
     LOCK_SCOPE(&f->lock);
     if (f->broken != 0 || f->no_extent || part_at_locked(f, gap.offset))
         return NULL;
-    struct part *p = part_new_locked(f, gap, /* urgent= */ false);
+    struct part *p = part_new_locked(f, gap, urgent);
+    p->whole = true;
     p->refs++;
     return p;
 }
 
-/* A patient reader of an object of one block runs its part himself, where it may begin at once: no thread has
- * to be woken for it and to wake him again, which is a tenth of what a small file costs. Whether it was run;
- * *ret_result: what it came to. */
-static bool run_here(struct fill *f, uint64_t offset, int *ret_result, struct err *e)
+/* What is waited for is the origin, as in wait_part_locked. */
+static void run_watched(struct fill *f, struct fill_lane *lane, struct part *p)
+{
+    const _Atomic uint64_t *watched = quit_watch(&f->upstream->places->life_ms);
+    fill_engine_run(f->engine, lane, p);
+    (void)quit_watch(watched);
+}
+
+/* Who waits for all of an object of one block runs its part himself, where it may begin at once: no thread
+ * has to be woken for it and to wake him again, which is a tenth of what a small file costs. Whether it was
+ * run; *ret_result: what it came to. */
+static bool run_here(struct fill *f, uint64_t offset, bool urgent, int *ret_result, struct err *e)
 {
     if (f->size > STORE_BLOCK_BYTES || fill_is_uncached(f))
         return false;
-    struct fill_lane *lane = fill_engine_enter(f->engine, f->upstream);
+    struct fill_lane *lane = fill_engine_enter(f->engine, f->upstream, urgent);
     if (!lane)
         return false;
-    struct part *p = part_to_run(f);
+    struct part *p = part_to_run(f, urgent);
     if (!p) {
         fill_engine_step_back(f->engine, lane, f->upstream);
         return false;
     }
-    fill_engine_run(f->engine, lane, p);
+    run_watched(f, lane, p);
     LOCK_SCOPE(&f->lock);
     *ret_result = part_result_locked(f, p, offset, e);
     fill_part_unref_locked(p);
@@ -653,7 +663,7 @@ static int wait_step(struct fill *f, uint64_t offset, uint64_t n, unsigned how, 
     lock_drop(&f->lock);
     if (!p && r == 0) {
         ret->waited = true;
-        if (how & FILL_PATIENT && run_here(f, offset, &r, e))
+        if (how & (FILL_PATIENT | FILL_WHOLE) && run_here(f, offset, !(how & FILL_PATIENT), &r, e))
             return r;
         fill_want(f, (struct plan_range){offset, offset + MIN(n, PLAN_PART_BYTES)},
                   /* urgent= */ !(how & FILL_PATIENT));
@@ -689,7 +699,7 @@ int fill_wait_all(struct fill *f, struct err *e)
     _cleanup_(arena_freep) struct arena *a = arena_new(2 * FILL_INLINE_MAX_BYTES);
     for (uint64_t at = 0; at < f->size;) {
         struct fill_bytes got = {0};
-        int r = fill_wait(f, at, f->size - at, FILL_CHECKED, a, &got, e);
+        int r = fill_wait(f, at, f->size - at, FILL_CHECKED | FILL_WHOLE, a, &got, e);
         if (r < 0)
             return r;
         at += got.available ? got.available : got.data.n;
@@ -721,19 +731,37 @@ static void give_up_discovery_locked(struct fill *f, struct part *p)
     f->refs--;
 }
 
+static struct part *discovering_part(struct fill *f, struct plan_range first, bool whole)
+{
+    LOCK_SCOPE(&f->lock);
+    struct part *p = part_new_locked(f, first, /* urgent= */ true);
+    p->discover = true;
+    p->whole = whole;
+    p->refs++;
+    return p;
+}
+
+/* What it came to, with fill->lock held: where its bytes are waited for, too, they have to be there, or on
+ * their way to memory. */
+static int discovered_locked(const struct fill *f, const struct part *p)
+{
+    bool is_failed = p->state == PART_FAILED && p->result != ERR_NOT_ADMITTED;
+    return f->known && !(p->whole && is_failed) ? 0 : p->result;
+}
+
 int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
-                  fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr, struct fill **ret,
-                  struct err *e)
+                  bool whole, fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr,
+                  struct fill **ret, struct err *e)
 {
     _cleanup_(fill_unrefp) struct fill *f = fill_new(g, u, key, NULL, SLICE_NULL, UINT64_MAX, hash_mix(1, 2));
     f->admit = admit;
     f->admit_arg = arg;
-    lock_take(&f->lock);
-    struct part *p = part_new_locked(f, first, /* urgent= */ true);
-    p->discover = true;
-    p->refs++;
-    lock_drop(&f->lock);
-    fill_engine_queue(g, p);
+    struct fill_lane *lane = whole ? fill_engine_enter(g, u, /* urgent= */ true) : NULL;
+    struct part *p = discovering_part(f, first, whole);
+    if (lane)
+        run_watched(f, lane, p);
+    else
+        fill_engine_queue(g, p);
 
     lock_take(&f->lock);
     while (is_discovering_locked(f, p)) {
@@ -742,7 +770,7 @@ int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, s
         else
             (void)cond_wait_for(&f->moved, &f->lock, WAIT_NS);
     }
-    int r = f->known ? 0 : p->result;
+    int r = discovered_locked(f, p);
     if (r < 0 && e)
         *e = p->err;
     if (r < 0 && atomic_load(&p->given_up))

@@ -21,6 +21,7 @@ struct fill;
 struct fill_engine;
 
 #define FILL_INLINE_MAX_BYTES MIB
+#define FILL_LEAST_BYTES      (64 * KIB) /* a waiter is not woken for less, but at the end of a part */
 
 /* Asked once the attributes of an unknown object have arrived: makes its extent (or leaves *ret_extent NULL
  * when it is not admitted). On a worker thread, no lock held. An error ends the fill with it. */
@@ -77,12 +78,13 @@ struct fill *fill_of_uncached(struct fill_engine *g, struct upstream *u, struct 
                               uint64_t size);
 /*
  * An object of which nothing is known: sends a ranged GET, waits for its head. On success *ret_attr is filled
- * (in the arena) and the fill goes on in the background. ERR_RANGE: nothing at that offset (also: empty
- * object).
+ * (in the arena) and the fill goes on in the background; with `whole`, for who does nothing before all of
+ * that range is there, it may have come, by the caller's own thread, and it is a failure when it did not.
+ * ERR_RANGE: nothing at that offset (also: empty object).
  */
 int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
-                  fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr, struct fill **ret,
-                  struct err *e);
+                  bool whole, fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr,
+                  struct fill **ret, struct err *e);
 
 struct fill *fill_ref(struct fill *f);
 void fill_unref(struct fill *f);
@@ -109,9 +111,10 @@ struct fill_bytes {
  */
 enum fill_how {
     FILL_CHECKED = 1 << 0,
-    FILL_PATIENT =
-        1 << 1, /* what is queued stays behind what others wait for; an object of one block of which
-                   nothing is queued is fetched by the caller's own thread, if that may begin */
+    FILL_PATIENT = 1 << 1, /* what is queued stays behind what others wait for */
+    FILL_WHOLE = 1 << 2,   /* nothing is done before all bytes are there */
+    /* With one of these an object of one block of which nothing is queued is fetched by the caller's own
+     * thread, if that may begin. */
 };
 int fill_wait(struct fill *f, uint64_t offset, uint64_t n, unsigned how, struct arena *a,
               struct fill_bytes *ret, struct err *e);

@@ -4,9 +4,9 @@
  * Parts wait in lanes, one for each bucket's upstream, and the lanes take turns: a worker takes the first
  * urgent part of a lane whose origin has room, then the first that is read ahead. No bucket has more threads
  * than leaves some for the others (fill_workers), so that an origin that hangs or fails holds up its own
- * bucket only. Threads are made as needed up to the maximum and end after IDLE_NS without work. A patient
- * reader of a small object runs its part in his own thread (fill_engine_run), within the same shares and
- * behind all that is queued.
+ * bucket only. Threads are made as needed up to the maximum and end after IDLE_NS without work. Who waits for
+ * all of a small object runs its part in his own thread (fill_engine_run), within the same shares: a patient
+ * reader behind all that is queued, others behind what is urgent.
  *
  * Invariant: a lane is in the list exactly while parts are queued in it or threads run parts of it.
  *
@@ -18,6 +18,7 @@
 
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
 #define IDLE_NS       10000000000ull
 #define NO_ROOM_NS    10000000ull
@@ -272,34 +273,36 @@ static void *worker_main(void *arg)
 
 static void start_worker_locked(struct fill_engine *g)
 {
-    pthread_attr_t attr;
-    pthread_t t;
-    int r = pthread_attr_init(&attr);
-    assert(r == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
-    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    r = pthread_create(&t, &attr, worker_main, g);
-    (void)pthread_attr_destroy(&attr);
-    if (r == 0)
+    if (thread_start(/* ret= */ NULL, STACK_BYTES, worker_main, g) == 0)
         g->threads++; /* else the watcher tries again when there is none at all */
 }
 
 /* For a part that was queued just now, NULL: for any. Where its origin has no room nobody is woken in vain:
- * who ends a request takes the next part, and somebody polls. */
-static void wake_locked(struct fill_engine *g, const struct part *p)
+ * who ends a request takes the next part, and somebody polls. Whether somebody is to be woken. */
+static bool prepare_wake_locked(struct fill_engine *g, const struct part *p)
 {
     if (p && g->polling && !upstream_has_place(p->fill->upstream, p->line == LINE_AHEAD))
-        return;
+        return false;
     if (runnable_locked(g, g->idle + 1) > g->idle && g->threads < g->max_threads)
         start_worker_locked(g);
-    cond_signal(&g->work);
+    return true;
 }
 
+static void wake_locked(struct fill_engine *g, const struct part *p)
+{
+    if (prepare_wake_locked(g, p))
+        cond_signal(&g->work);
+}
+
+/* Who is woken needs the lock: without it he does not sleep again at once. */
 void fill_engine_queue(struct fill_engine *g, struct part *p)
 {
-    LOCK_SCOPE(&g->lock);
+    lock_take(&g->lock);
     push_locked(g, p, atomic_load(&p->urgent) ? LINE_URGENT : LINE_AHEAD);
-    wake_locked(g, p);
+    bool wake = prepare_wake_locked(g, p);
+    lock_drop(&g->lock);
+    if (wake)
+        cond_signal(&g->work);
 }
 
 void fill_engine_promote(struct fill_engine *g, struct part *p)
@@ -325,13 +328,14 @@ bool fill_engine_withdraw(struct fill_engine *g, struct part *p)
 
 /* ---- who runs a part himself ---- */
 
-struct fill_lane *fill_engine_enter(struct fill_engine *g, struct upstream *u)
+struct fill_lane *fill_engine_enter(struct fill_engine *g, struct upstream *u, bool urgent)
 {
     LOCK_SCOPE(&g->lock);
     if (atomic_load(&g->cancel))
         return NULL;
     struct fill_lane *l = lane_of_locked(g, u);
-    if (l->queued > 0 || lane_room_locked(g, l) == 0 || !upstream_try_enter(u, /* ahead= */ true)) {
+    bool others = urgent ? l->urgent != NULL : l->queued > 0;
+    if (others || lane_room_locked(g, l) == 0 || !upstream_try_enter(u, /* ahead= */ !urgent)) {
         lane_drop_locked(g, l);
         return NULL;
     }

@@ -39,11 +39,13 @@ struct part {
     struct part **run_at;    /* what points to it there */
     uint64_t offset, end;    /* end may shrink once the size is known */
     bool discover;
+    bool whole;         /* who waits for it waits for all of it */
     atomic_bool urgent; /* somebody waits for it; once set it stays */
 
     /* fill->lock: */
     enum part_state state;
-    uint64_t have; /* bytes below this object offset can be read */
+    uint64_t have;    /* bytes below this object offset can be read */
+    uint64_t wake_at; /* so many of them somebody waits for, or UINT64_MAX */
     int result;
     struct err err;
     uint64_t last_use;   /* memory parts: for dropping the least recently used */
@@ -152,9 +154,9 @@ void fill_part_run_hedge(struct part *p);
 
 /* fill_engine.c */
 void fill_engine_queue(struct fill_engine *g, struct part *p);
-/* For who runs a part himself: a place at the upstream and a thread's share of its lane, as one who reads
- * ahead gets them; NULL when others wait for either, or there is none. Then one of the other two. */
-struct fill_lane *fill_engine_enter(struct fill_engine *g, struct upstream *u);
+/* For who runs a part himself: a place at the upstream and a thread's share of its lane; NULL when others
+ * wait for either (urgent: only those that are, too), or there is none. Then one of the other two. */
+struct fill_lane *fill_engine_enter(struct fill_engine *g, struct upstream *u, bool urgent);
 void fill_engine_step_back(struct fill_engine *g, struct fill_lane *l, struct upstream *u);
 /* Runs p, which is in no queue, to its end. The caller holds a count of it, and its fill. */
 void fill_engine_run(struct fill_engine *g, struct fill_lane *l, struct part *p);

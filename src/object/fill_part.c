@@ -72,8 +72,8 @@ static int learn(struct part *p, const struct origin_attr *o, struct err *e)
     fill_engine_publish(f->engine, f, hash);
     lock_take(&f->lock);
     f->known = true; /* only now may a reader look for parts */
-    cond_broadcast(&f->moved);
     lock_drop(&f->lock);
+    cond_broadcast(&f->moved);
     return 0;
 }
 
@@ -149,7 +149,7 @@ static int take_place(struct part *p, bool has_asked, struct err *e)
     if (fill_is_uncached(f))
         return take_memory(p, has_asked, e);
     p->writer = extent_writer_new(f->extent, p->offset);
-    p->step = atomic_load(&p->urgent) ? PART_FIRST_BYTES : PART_BUFFER_BYTES;
+    p->step = atomic_load(&p->urgent) && !p->whole ? PART_FIRST_BYTES : PART_BUFFER_BYTES;
     p->flush_at = p->step;
     uint64_t n = MIN(p->end - p->offset, (uint64_t)PART_BUFFER_BYTES);
     if (n > PART_FIRST_BYTES && budget_try(f->engine->budget, n) == 0) {
@@ -198,10 +198,16 @@ static int disk_failed(struct part *p, int result, struct err *e)
 
 static void advance(struct part *p, size_t n)
 {
-    upstream_lives(p->fill->upstream);
-    LOCK_SCOPE(&p->fill->lock);
+    struct fill *f = p->fill;
+    upstream_lives(f->upstream);
+    lock_take(&f->lock);
     p->have += n;
-    cond_broadcast(&p->fill->moved);
+    bool wake = p->have >= p->wake_at;
+    if (wake)
+        p->wake_at = UINT64_MAX; /* who is not content says so again */
+    lock_drop(&f->lock);
+    if (wake)
+        cond_broadcast(&f->moved);
 }
 
 static int write_through(struct part *p, const void *bytes, size_t n, struct err *e)
@@ -383,6 +389,7 @@ static void end_part(struct part *p, int r, const struct err *e)
     }
     fill_part_unref_locked(p);
     lock_drop(&f->lock);
+    cond_broadcast(&f->moved);
     fill_unref(f);
 }
 

@@ -303,7 +303,7 @@ enum intent_state intent_state(const struct intent *x)
 
 const struct intent_record *intent_known(const struct intent *x)
 {
-    return &x->r;
+    return x ? &x->r : NULL;
 }
 
 int intent_note(struct intent *x, const struct intent_record *now, enum kv_commit kind, struct err *e)
@@ -459,7 +459,9 @@ static void end_turn(struct intents *t)
 void intents_turn(struct object_service *s, uint64_t now_ns)
 {
     struct intents *t = s->intents;
+    struct quit _cleanup_(quit_leave) soon;
     struct intent *x;
+    quit_enter_impatient(&soon); /* the steward has other things to do than to wait for an origin */
     while (!atomic_load(&s->stopping) && (x = take_left(t, now_ns))) {
         int r = finish_left(s, x);
         if (r == -ECANCELED || retry_is_transient(r)) /* in a later turn, or after the next start */

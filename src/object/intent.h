@@ -9,6 +9,10 @@
  * that the record does not name was made by somebody else since, and stays. What was done is kept for a
  * while, for an answer that was lost with the node.
  *
+ * Of a directory that is removed the version is its marker's ("dir/"); markers have the same ETag all, so
+ * that its time counts, too: one of another time was made by somebody else, and stays. Where directories are
+ * real ones, what others made or removed in it meanwhile gives it another time as well: it stays then.
+ *
  * Numbers are request ids of the wire protocol with the highest bit (docs/WIRE.md), of a family of sessions.
  * Without one nothing is recorded, and nobody asks again.
  *
@@ -81,7 +85,8 @@ void intents_turn(struct object_service *s, uint64_t now_ns);
  * Waits while another thread is at the same one. To be ended by intent_end. NULL: it has no number.
  */
 struct intent *intent_begin(struct object_session *ses, uint64_t number, const struct intent_record *what);
-/* How far it had come when it was begun, and with which version. x NULL: INTENT_NEW. */
+/* How far it had come when it was begun, and with which version. x NULL: INTENT_NEW, and of no version
+ * (NULL). */
 enum intent_state intent_state(const struct intent *x);
 const struct intent_record *intent_known(const struct intent *x);
 /* Records what is about to be done: state, is_tree, size, time and ETag of `now` count. x NULL: 0. */

@@ -12,6 +12,8 @@
  * and the source is as it was.
  *  2. Objects and directories that others put below the source meanwhile are neither copied nor removed; one
  * that they put in the place of what was copied is copied again before it is removed.
+ *  3. Of what is gone on with, a directory that is younger than its copy is one that others made, and stays,
+ * where its origin tells.
  *
  * Failure modes: -EXDEV above MOVE_OBJECTS_MAX objects, on which mv copies by itself; the origin's errors,
  * naming the key. When the process ends in the middle and nobody asks again, source and copies are both
@@ -21,16 +23,19 @@
 #include "object/back.h"
 #include "object/object_internal.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 
 #define MOVE_OBJECTS_MAX 10000 /* above, a program should see the progress of its own copying */
 #define MOVE_THREADS     16
-#define MOVE_AGAIN       2   /* copies of an original that was written to meanwhile */
-#define MOVE_PASSES_MAX  512 /* levels of directories that may have become empty */
+#define MOVE_AGAIN       2                   /* copies of an original that was written to meanwhile */
+#define MOVE_PASSES_MAX  512                 /* levels of directories that may have become empty */
+#define MARKERS_FACTOR   0x9e3779b97f4a7c15u /* odd */
 #define LIST_ARENA       (4 * MIB)
 #define ITEM_ARENA       (64 * KIB)
 #define NAMES_ARENA      (16 * KIB)
@@ -163,18 +168,13 @@ static int run(struct move *m, int (*step)(struct move *m, struct item *i, struc
 {
     pthread_t threads[MOVE_THREADS];
     size_t n = 0;
-    pthread_attr_t attr;
-    int r = pthread_attr_init(&attr);
-    assert(r == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
     m->step = step;
     m->goes_on = goes_on;
     m->result = 0;
     atomic_store(&m->next, 0);
     atomic_store(&m->failed, 0);
-    while (n < MIN(m->n, (size_t)MOVE_THREADS) && pthread_create(&threads[n], &attr, work, m) == 0)
+    while (n < MIN(m->n, (size_t)MOVE_THREADS) && thread_start(&threads[n], STACK_BYTES, work, m) == 0)
         n++;
-    (void)pthread_attr_destroy(&attr);
     if (n == 0)
         (void)work(m);
     for (size_t i = 0; i < n; i++)
@@ -275,6 +275,15 @@ static bool is_copied_already(const struct move *m, struct slice key, const stru
     return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) && !is_younger;
 }
 
+/* Whether the time of a directory tells one that others have made since: where it is an object of its own,
+ * which is younger than the copy then. Real ones are as old as what was last made or removed in them, and
+ * write-back has other times. */
+static bool directories_tell(const struct move *m)
+{
+    return !(m->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES) &&
+           m->upstream->bucket->p.write != BUCKET_WRITE_BACK;
+}
+
 /* What has no copy came later, and stays. */
 static int remove_copied(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
@@ -283,10 +292,13 @@ static int remove_copied(struct move *m, struct item *i, struct arena *a, struct
     if (atomic_load(&m->service->stopping))
         return err_set(e, -ECANCELED, "the node stops");
     int r = upstream_head(m->upstream, to, SLICE_NULL, a, &copy, e);
-    if (r == 0 && !i->is_marker)
+    bool looks = !i->is_marker || directories_tell(m);
+    if (r == 0 && looks)
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
-    if (r == 0 && (i->is_marker || is_copied_already(m, from, &was, &copy)))
-        r = remove_key(m, from, was.etag, e);
+    bool is_ours =
+        i->is_marker ? !looks || was.mtime_ns <= copy.mtime_ns : is_copied_already(m, from, &was, &copy);
+    if (r == 0 && is_ours)
+        r = remove_key(m, from, i->is_marker ? SLICE_NULL : was.etag, e);
     return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
 }
 
@@ -324,17 +336,25 @@ static bool was_there(const struct item *moved, size_t n, struct slice dir)
     return low < n && slice_starts(moved[low].suffix, dir);
 }
 
+/* Markers that are the same as in the pass before cannot be removed: somebody writes there what is no object
+ * yet. */
 static int remove_markers(struct move *m, const struct item *moved, size_t n_moved, struct err *e)
 {
+    uint64_t before = 0;
     for (int pass = 0; pass < MOVE_PASSES_MAX; pass++) {
         int r = list(m, e);
         size_t markers = 0;
-        for (size_t i = 0; r == 0 && i < m->n; i++)
-            if (m->items[i].is_marker && was_there(moved, n_moved, m->items[i].suffix))
-                m->items[markers++] = m->items[i];
+        uint64_t now = 0;
+        for (size_t i = 0; r == 0 && i < m->n; i++) {
+            if (!m->items[i].is_marker || !was_there(moved, n_moved, m->items[i].suffix))
+                continue;
+            now = now * MARKERS_FACTOR + hash_placement(m->items[i].suffix) + 1;
+            m->items[markers++] = m->items[i];
+        }
         m->n = markers;
-        if (r < 0 || markers == 0)
+        if (r < 0 || markers == 0 || (pass > 0 && now == before))
             return r == -EXDEV ? 0 : r;
+        before = now;
         r = run(m, remove_source, /* goes_on= */ true, e);
         if (r < 0)
             return r;
@@ -366,7 +386,7 @@ static int remove_emptied(struct move *m, struct err *e)
 static int check_target(struct move *m, struct slice to, bool exclusive, struct arena *a, struct err *e)
 {
     struct attr there;
-    bool has_marker;
+    struct origin_attr marker;
     int r = mirror_stat(m->service->mirror, m->upstream, to, /* posix= */ true, /* full= */ false,
                         /* fresh= */ true, a, &there, e);
     if (r == -ENOENT)
@@ -377,7 +397,7 @@ static int check_target(struct move *m, struct slice to, bool exclusive, struct 
         return err_set(e, -EEXIST, "the target exists");
     if (!there.is_directory)
         return err_set(e, -ENOTDIR, "the target is a file");
-    r = mirror_check_empty(m->service->mirror, m->upstream, to, a, &has_marker, e);
+    r = mirror_check_empty(m->upstream, to, a, &marker, e);
     return r == -ENOENT ? 0 : r;
 }
 
@@ -457,10 +477,11 @@ int object_finish_move_tree(struct object_service *s, struct upstream *u, const 
     int r = list(&m, e);
     if (r == 0 && m.n > 0)
         r = run(&m, remove_copied, /* goes_on= */ true, e);
+    bool is_all = directories_tell(&m); /* none shows only when it is empty */
     m.from = m.to; /* which directories there were says the target: of the source nothing may be left */
-    r = r < 0 ? r : list(&m, e);
+    r = r < 0 || is_all ? r : list(&m, e);
     m.from = from;
-    r = r < 0 ? r : remove_emptied(&m, e);
+    r = r < 0 || is_all ? r : remove_emptied(&m, e);
     move_fini(&m);
     return r;
 }

@@ -11,17 +11,20 @@
 
 #include "base/md5.h"
 #include "base/sys.h"
+#include "net/posix_meta.h"
 
 #define ENTRY_KEY_MAX (ORIGIN_KEY_MAX_BYTES + 8)
 #define MOVE_TRIES    4
 #define GONE_ARENA    (64 * KIB)
 
-/* What the cached entry says: *ret_believed when it may be believed, which saves the question after a
- * restart. */
+enum believed { BELIEVED_NOT, BELIEVED_AT_NEED, BELIEVED };
+
+/* What the cached entry says, and whether it may be believed, which saves the question after a restart:
+ * AT_NEED where it is too old for that and tells enough. */
 static int stat_cached(struct object_service *s, const struct bucket *b, const struct wire_stat_req *q,
-                       struct arena *a, struct attr *ret, bool *ret_believed)
+                       struct arena *a, struct attr *ret, enum believed *ret_believed)
 {
-    *ret_believed = false;
+    *ret_believed = BELIEVED_NOT;
     if (q->key.n == 0 || q->key.n > ORIGIN_KEY_MAX_BYTES)
         return -ENOENT;
     _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
@@ -33,9 +36,9 @@ static int stat_cached(struct object_service *s, const struct bucket *b, const s
     if (r < 0)
         return r;
     bool enough = ((q->flags & WIRE_POSIX) && !(q->flags & WIRE_META)) || ret->has_meta;
-    bool fresh = mirror_is_fresh(b, q->key, ret->confirmed_ns, /* is_absent= */ false) &&
-                 !object_heard_otherwise(s, b, q->key, ret, a);
-    *ret_believed = enough && fresh && !(q->flags & WIRE_FRESH);
+    bool fresh = mirror_is_fresh(b, q->key, ret->confirmed_ns, /* is_absent= */ false);
+    if (enough && !(q->flags & WIRE_FRESH) && !object_heard_otherwise(s, b, q->key, ret, a))
+        *ret_believed = fresh ? BELIEVED : BELIEVED_AT_NEED;
     return 0;
 }
 
@@ -98,6 +101,37 @@ int op_part(struct object_session *ses, const struct wire_part_req *req, struct 
     return 0;
 }
 
+/* What was said of the key before, for the case that nobody says anything now. False: nothing, or nothing
+ * that would do: not for a job, which says what is there. */
+static bool recall_old(struct object_session *ses, const struct bucket *b, const struct wire_stat_req *q,
+                       enum believed believed, const struct attr *cached, struct arena *a, struct attr *ret)
+{
+    bool posix = q->flags & WIRE_POSIX, full = !posix || (q->flags & WIRE_META);
+    if (q->flags & WIRE_FRESH || b->validate == BUCKET_VALIDATE_ALWAYS || ses->quit.now)
+        return false;
+    if (mirror_stat_before(ses->service->mirror, b, q->key, posix, full, a, ret) == 0)
+        return true;
+    if (believed == BELIEVED_AT_NEED)
+        *ret = *cached;
+    return believed == BELIEVED_AT_NEED;
+}
+
+/* What the origin says, or `old` where it says nothing. */
+static int stat_doubted(struct object_service *s, struct upstream *u, const struct wire_stat_req *q,
+                        const struct attr *old, struct arena *a, struct attr *ret, struct err *e)
+{
+    bool posix = q->flags & WIRE_POSIX, full = !posix || (q->flags & WIRE_META);
+    struct upstream_doubt doubt;
+    bool is_fresh = mirror_is_fresh(u->bucket, q->key, old->confirmed_ns, /* is_absent= */ false);
+    if (!is_fresh && upstream_doubt_begin(u, &doubt)) {
+        int r = mirror_stat(s->mirror, u, q->key, posix, full, /* fresh= */ false, a, ret, e);
+        if (!upstream_doubt_end(&doubt, r))
+            return r;
+    }
+    *ret = *old;
+    return 0;
+}
+
 int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct arena *a,
             struct wire_stat_rep *rep, struct err *e)
 {
@@ -107,12 +141,15 @@ int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct 
     if (r < 0)
         return r;
     bool posix = req->flags & WIRE_POSIX, full = !posix || (req->flags & WIRE_META);
-    struct attr attr, cached;
-    bool believed, has_cached = stat_cached(s, u->bucket, req, a, &cached, &believed) == 0;
-    if (believed) {
+    struct attr attr, cached, old;
+    enum believed believed;
+    bool has_cached = stat_cached(s, u->bucket, req, a, &cached, &believed) == 0;
+    if (believed == BELIEVED) {
         attr = cached;
     } else {
-        r = mirror_stat(s->mirror, u, req->key, posix, full, req->flags & WIRE_FRESH, a, &attr, e);
+        r = recall_old(ses, u->bucket, req, believed, &cached, a, &old)
+                ? stat_doubted(s, u, req, &old, a, &attr, e)
+                : mirror_stat(s->mirror, u, req->key, posix, full, req->flags & WIRE_FRESH, a, &attr, e);
         if (r < 0)
             return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
         if (has_cached && is_same_version(s, u->bucket, req->key, &cached, &attr))
@@ -237,13 +274,53 @@ bool object_is_md5(struct slice etag)
     return etag.n == 2 * (size_t)MD5_BYTES && slice_find(etag, '-') < 0;
 }
 
-/* Of a rename that was begun before: whether what has the new name can be its copy. Copies of what was
- * uploaded in parts have other ETags, and those of some origins always. */
-static bool may_be_copy(const struct attr *from, const struct attr *to)
+static int sum(void *arg, const struct origin_attr *attr, const void *p, size_t n)
 {
-    bool says = object_is_md5(from->etag) && object_is_md5(to->etag);
-    return !to->is_directory && from->size_bytes == to->size_bytes &&
-           (!says || slice_eq(from->etag, to->etag));
+    (void)attr;
+    md5_update(arg, p, n);
+    return 0;
+}
+
+/* The MD5 of the bytes of this version. */
+static int read_md5(struct upstream *u, struct slice key, struct slice etag, uint8_t ret[MD5_BYTES],
+                    struct err *e)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(GONE_ARENA);
+    struct origin_get g = {.key = key, .whole = true, .if_match = etag};
+    struct origin_attr attr;
+    struct md5 md5;
+    int r = back_settle_key(u->layer_arg, u->bucket, key, e);
+    if (r < 0)
+        return r;
+    md5_init(&md5);
+    upstream_enter(u);
+    r = upstream_get_once(u, &g, a, &attr, sum, &md5, e);
+    upstream_leave(u, r);
+    if (r == 0)
+        md5_final(&md5, ret);
+    return r;
+}
+
+/* Of a rename that was begun before and replaces nothing: 1 when what has the new name is its copy, 0 when it
+ * is somebody else's, or an error. It is one of the version that was noted then. Copies of what was uploaded
+ * in parts have other ETags, and those of some origins always: then the bytes tell, as long as that version
+ * is there. */
+static int is_own_copy(struct upstream *u, const struct wire_copy_req *q, const struct attr *from,
+                       const struct attr *to, const struct intent *x, struct err *e)
+{
+    const struct intent_record *known = intent_known(x);
+    uint8_t one[MD5_BYTES], other[MD5_BYTES];
+    if (intent_state(x) == INTENT_NEW || to->is_directory || known->size_bytes != to->size_bytes)
+        return 0;
+    if (object_is_md5(known->etag) && object_is_md5(to->etag))
+        return slice_eq(known->etag, to->etag);
+    if (!slice_eq(from->etag, known->etag))
+        return 0;
+    int r = read_md5(u, q->from, from->etag, one, e);
+    r = r < 0 ? r : read_md5(u, q->to, to->etag, other, e);
+    if (r == ERR_PRECONDITION || r == -ENOENT) /* somebody writes there */
+        return 0;
+    return r < 0 ? r : memcmp(one, other, MD5_BYTES) == 0;
 }
 
 static int check_target(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
@@ -259,7 +336,10 @@ static int check_target(struct object_service *s, struct upstream *u, const stru
         return 0;
     if (r < 0)
         return r;
-    if (exclusive && !(intent_state(x) != INTENT_NEW && may_be_copy(from, &there)))
+    int own = exclusive ? is_own_copy(u, q, from, &there, x, e) : 1;
+    if (own < 0)
+        return own;
+    if (own == 0)
         return err_set(e, -EEXIST, "the target exists");
     return there.is_directory ? err_set(e, -EISDIR, "the target is a directory") : 0;
 }
@@ -439,8 +519,21 @@ static int put_marker(struct object_service *s, struct upstream *u, struct slice
     return r;
 }
 
-/* A directory that is there when it is asked for again is the one that was made then, unless all that it has
- * came from others: then it gets its marker. */
+/* Whether the marker can be the one that was begun with this metadata: where origins keep it as it was sent,
+ * one with another mode, owner or time is somebody else's. */
+static bool may_be_made(const struct upstream *u, struct slice meta, const struct origin_attr *made)
+{
+    struct posix_meta x, y;
+    posix_meta_decode(meta, /* is_dir= */ true, &x);
+    posix_meta_decode(made->meta, /* is_dir= */ true, &y);
+    return !(u->origin->capabilities & ORIGIN_CAN_META) ||
+           ((x.has & y.has) == x.has && (!(x.has & POSIX_HAS_MODE) || x.mode == y.mode) &&
+            (!(x.has & POSIX_HAS_UID) || x.uid == y.uid) && (!(x.has & POSIX_HAS_GID) || x.gid == y.gid) &&
+            (!(x.has & POSIX_HAS_MTIME) || x.mtime_ns == y.mtime_ns));
+}
+
+/* A directory that is there when it is asked for again is the one that was made then, as far as can be told,
+ * unless all that it has came from others: then it gets its marker. */
 static int make_marker(struct object_service *s, struct upstream *u, struct slice key, struct slice meta,
                        struct intent *x, struct arena *a, struct err *e)
 {
@@ -454,6 +547,8 @@ static int make_marker(struct object_service *s, struct upstream *u, struct slic
         return err_set(e, -EEXIST, "exists already");
     if (r == 0)
         r = upstream_head(u, marker, SLICE_NULL, a, &made, e);
+    if (r == 0 && !may_be_made(u, meta, &made))
+        return err_set(e, -EEXIST, "somebody else has made it");
     return r == -ENOENT ? put_marker(s, u, marker, meta, x, a, e) : r;
 }
 
@@ -499,17 +594,54 @@ int op_mkdir(struct object_session *ses, const struct wire_mkdir_req *req, struc
     return 0;
 }
 
+/* Of a removal that was begun: whether the directory can be the one that was to go, and not one that somebody
+ * made in its place. Markers have the same ETag all, and another time each. */
+static bool may_be_marker(struct object_service *s, const struct upstream *u, const struct intent_record *x,
+                          struct slice marker, const struct origin_attr *now)
+{
+    if (x->etag.n == 0 && x->mtime_ns == 0) /* that is not known */
+        return true;
+    if (u->bucket->p.write == BUCKET_WRITE_BACK)
+        return may_be_of_before(s, u, marker, x->etag, now->etag);
+    return slice_eq(now->etag, x->etag) && now->mtime_ns == x->mtime_ns;
+}
+
+/* Origins with directories keep one, and say nothing of it, in which somebody writes what is no object yet,
+ * or has put one since it was looked at. What write-back has written down goes there later. */
+static int check_gone(struct upstream *u, struct slice marker, struct arena *a, struct err *e)
+{
+    struct origin_attr there;
+    struct err local = {0};
+    if (!(u->origin->capabilities & ORIGIN_HAS_DIRECTORIES) || u->bucket->p.write == BUCKET_WRITE_BACK)
+        return 0;
+    int r = upstream_head(u, marker, SLICE_NULL, a, &there, &local);
+    if (r == 0)
+        return err_set(e, -ENOTEMPTY,
+                       "somebody writes there, or was cut while writing there, what is no object yet");
+    if (r != -ENOENT && e)
+        *e = local;
+    return r == -ENOENT ? 0 : r;
+}
+
 static int remove_directory(struct object_service *s, struct upstream *u, struct slice key, struct intent *x,
                             struct arena *a, struct err *e)
 {
-    struct intent_record now = {.state = INTENT_BEGUN};
-    bool has_marker = false, again = intent_state(x) != INTENT_NEW;
-    int r = mirror_check_empty(s->mirror, u, key, a, &has_marker, e);
+    struct origin_attr there = {0};
+    bool again = intent_state(x) != INTENT_NEW;
+    int r = mirror_check_empty(u, key, a, &there, e);
     struct slice marker = slice_str(arena_printf(a, SLICE_FMT "/", SLICE_ARG(key)));
-    if (r == 0 && has_marker)
+    /* Another one than was to go stays: that went then. */
+    bool removes = r == 0 && (!again || may_be_marker(s, u, intent_known(x), marker, &there));
+    const struct intent_record now = {.state = INTENT_BEGUN,
+                                      .size_bytes = there.size_bytes,
+                                      .mtime_ns = there.mtime_ns,
+                                      .etag = there.etag};
+    if (removes)
         r = intent_note(x, &now, KV_VISIBLE, e);
-    if (r == 0 && has_marker)
+    if (removes && r == 0)
         r = upstream_remove(u, marker, SLICE_NULL, e);
+    if (removes && r == 0)
+        r = check_gone(u, marker, a, e);
     (void)object_forget_key(s, u->bucket, marker);
     (void)object_forget_key(s, u->bucket, key);
     return again && r == -ENOENT ? 0 : r;

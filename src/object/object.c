@@ -93,6 +93,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     assert(s);
     s->magic = OBJECT_SERVICE_MAGIC;
     s->config = *config;
+    atomic_init(&s->of_users_max, OBJECT_OF_USERS_MAX);
     s->crowd.most = config->gate.waiting;
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
@@ -336,21 +337,33 @@ static int crowded_out(struct object_session *ses, uint32_t op, const void *req)
     return again && ses->via != WIRE_VIA_S3 ? ERR_CLOSED : ERR_ORIGIN_BUSY;
 }
 
+void object_wait_begin(struct object_session *ses, struct object_wait *w)
+{
+    *w = (struct object_wait){.quit = {.turn = &w->turn}, .before = quit_use(&ses->quit)};
+    quit_turn_begin(&w->turn, &ses->service->crowd);
+    quit_enter(&w->quit);
+}
+
+bool object_wait_end(struct object_wait *w)
+{
+    quit_leave(&w->quit);
+    (void)quit_use(w->before);
+    return quit_turn_end(&w->turn);
+}
+
 /* So that the threads of the front do not all wait for an origin that hangs. S3 clients are told to slow
  * down, others ask again by themselves. */
 static int run_in_crowd(struct object_session *ses, uint32_t op, const void *req, struct arena *a, void *rep,
                         struct err *e)
 {
-    struct quit_turn turn;
-    struct quit q = {.turn = &turn};
-    quit_turn_begin(&turn, &ses->service->crowd);
-    quit_enter(&q);
+    struct object_wait wait;
+    object_wait_begin(ses, &wait);
     int r = run(ses, op, req, a, rep, e);
-    quit_leave(&q);
-    bool given_up = quit_turn_end(&turn);
+    bool given_up = object_wait_end(&wait);
     bool is_cut = r == -ECANCELED || (r == -ETIMEDOUT && is_known_again(ses, op, req)); /* back_wait_sent */
     if (!is_cut || !given_up)
         return r;
+    metrics_count(METRIC_CROWD_REFUSED, "origins", NULL, NULL);
     return err_set(e, crowded_out(ses, op, req),
                    "half of the threads of this node wait for origins that do not answer; slow down");
 }

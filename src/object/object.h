@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/budget.h"
 #include "base/err.h"
+#include "base/quit.h"
 #include "kv/kv.h"
 #include "namespace/bucket.h"
 #include "namespace/user.h"
@@ -87,6 +88,11 @@ void object_session_set_family(struct object_session *s, const uint8_t family[WI
 /* Before its first call: replies go to another process. Descriptors for reading are then opened for it, and
  * closed here by object_sent, which is called after a reply with a descriptor was sent. */
 void object_session_set_remote(struct object_session *s);
+/* Before its first call: with whose uid and groups the session works on trees of scratch buckets (TREE_*),
+ * and that the node checks permissions. Without it, who signed in as a user does not work on them at all. The
+ * groups are copied. */
+void object_session_set_peer(struct object_session *s, uint32_t uid, uint32_t gid, const uint32_t *groups,
+                             size_t n_groups);
 void object_sent(struct object_session *s, uint32_t op, const void *rep);
 /* Instead, after one that was a success and that nobody got: who had asked waits no more. What it opened is
  * closed, and what it changed is told to the session's own watch, too. */
@@ -142,6 +148,17 @@ bool object_anonymous_read(struct object_service *s, struct slice bucket);
  * there. Every S3 request needs them: no operation runs, nothing is waited for. Gives whether its objects
  * have times of change beside those of writing (WIRE_SINCE). */
 bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret);
+
+/* What a thread of a front does that may wait for long: it is one of the crowd of those that wait for
+ * origins. Between the two quit_is_now() says when to give it up. */
+struct object_wait {
+    struct quit quit;
+    struct quit_turn turn;
+    const struct quit *before;
+};
+void object_wait_begin(struct object_session *ses, struct object_wait *w);
+/* Whether it was given up for others. */
+bool object_wait_end(struct object_wait *w);
 
 /* The thread that computes MD5s beside (base/hasher.h), as long as the service is open; NULL: there is none.
  */

@@ -16,7 +16,8 @@
 #define OBJECT_SERVICE_MAGIC 0x6f626a73u
 #define OBJECT_SESSION_MAGIC 0x6f736573u
 #define OBJECT_STRIPES       256
-#define OBJECT_HANDLES_MAX   65536 /* per session */
+#define OBJECT_HANDLES_MAX   65536  /* per session */
+#define OBJECT_OF_USERS_MAX  131072 /* of all sessions of users together */
 /* Files up to this size are filled before a mount's open returns: then it is passthrough. */
 #define OBJECT_WHOLE_AT_OPEN (128 * KIB)
 
@@ -47,13 +48,20 @@ struct object_session {
     struct object_service *service;
     enum wire_via via;
     bool is_remote;    /* replies go to another process */
-    bool is_abandoned; /* gets no locks any more; covered by those of slocks */
+    bool is_abandoned; /* gets no locks any more; covered by those of slocks, as is */
+    uint64_t n_locks;  /* of files in scratch buckets */
     uint64_t number;   /* of the service's sessions */
     struct quit quit;  /* the scope of what it does; nothing around it */
     uint64_t family;   /* the bytes with which the ids of a mount's sessions begin; 0: of none */
-    char *access_key;  /* of a user; NULL: may do everything */
-    struct lock lock;  /* covers the handles and `user` */
-    struct user *user; /* as last seen */
+    bool has_peer;     /* the node checks for it, in trees of scratch buckets, by these: */
+    uint32_t uid, gid, *groups;
+    size_t n_groups;
+    uint64_t tree_bucket;    /* whose tree it works on, 0: none yet; covered by `lock` */
+    struct id128 tree_mount; /* whose changes it makes, 0: none yet; likewise */
+    struct watch *company;   /* of the other mounts of that; NULL: none is needed */
+    char *access_key;        /* of a user; NULL: may do everything */
+    struct lock lock;        /* covers the handles and `user` */
+    struct user *user;       /* as last seen */
     struct handle *handles;
     uint32_t n_handles, free_head; /* free_head: index + 1, 0 when none is free */
     /* service->lock: */
@@ -112,7 +120,8 @@ struct object_service {
     uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */
     _Atomic uint64_t forgetful; /* of store_n_forgetful, of which the control store knows */
     struct object_session *sessions;
-    uint64_t n_sessions; /* made so far */
+    uint64_t n_sessions;                     /* made so far */
+    _Atomic uint32_t of_users, of_users_max; /* handles of sessions of users */
     struct route_loop *loop;
     object_extension_fn extension; /* JOB_* */
     void *extension_arg;
@@ -217,16 +226,20 @@ int access_check(struct object_session *ses, uint32_t op, const void *req, struc
 int access_user(struct object_session *ses, struct user **ret, struct err *e);
 
 /* ---- session.c ---- */
-/* Takes over the reference. -EMFILE when the session has too many. */
+/* Takes over the reference. -EMFILE when the session, or all of users, have too many. */
 int session_put(struct object_session *ses, enum handle_kind kind, void *object, uint64_t *ret_handle);
-/* -EMFILE when it has too many now: before anything is made or emptied for a handle. */
+/* -EMFILE when there are too many now: before anything is made or emptied for a handle. */
 int session_check_room(struct object_session *ses, struct err *e);
+/* What is said of that; gives r. */
+int session_no_room(int r, struct err *e);
 /* A new reference to the object, or NULL with -EBADF in e. */
 void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t handle, struct err *e);
 /* HANDLE_FREE: no such handle. */
 enum handle_kind session_kind(struct object_session *ses, uint64_t handle);
 /* The session's own reference; the handle is gone. NULL when there is none. */
 void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t handle);
+/* The same of HANDLE_TREE, to be given back by stree_unuse: until then it is not closed. */
+struct stree *session_use_tree(struct object_session *ses, uint64_t handle, struct err *e);
 
 /* Notes the bucket of a handle, and gives it; 0: not known. */
 void session_note_bucket(struct object_session *ses, uint64_t handle, uint64_t bucket_id);
@@ -240,6 +253,12 @@ int object_drop_never(struct object_service *s, const struct bucket *b, struct s
 /* ---- shaped.c ---- */
 /* Closes the gate when a bucket or a user has limits or a share of its own. */
 void shaped_look(struct object_service *s);
+/* What a client says that it has read from the descriptor of a handle, as far as its word counts: of users
+ * nothing, who get no descriptors, of others at most CLAIM_MAX bytes. */
+struct object_claim {
+    uint64_t cached, origin;
+};
+struct object_claim object_claim(const struct object_session *ses, const struct wire_close_req *req);
 
 /* ---- quota.c ---- */
 struct quota;
@@ -369,6 +388,9 @@ void stree_free(struct stree *t);
 /* Frees it a while later: the session is lost, and whoever takes the mount over shall find the inode still
  * there, also one without a name. */
 void stree_linger(struct stree *t);
+/* While it is used nobody closes it. */
+void stree_use(struct stree *t);
+void stree_unuse(struct stree *t);
 void sreader_ref(struct sreader *r);
 void sreader_unref(struct sreader *r);
 void swriter_ref(struct swriter *w);
@@ -376,7 +398,9 @@ void swriter_unref(struct swriter *w); /* the last one drops what was not commit
 
 /* ---- watch.c ---- */
 struct watch;
-void watch_free(struct watch *w);
+void watch_free(struct watch *w); /* NULL accepted */
+/* One that is told of nothing, and counts as a mount of the scratch bucket to those that are there. */
+struct watch *watch_company(const struct object_session *ses, const struct bucket *b);
 /* The store's store_gone_fn: arg is the service, the key one of object_store_key. */
 bool watch_note(void *arg, struct slice store_key);
 /* The mirror's mirror_listens_fn and mirror_learned_fn: arg is the service. */

@@ -3,8 +3,8 @@
  * origin's connection has taken.
  *
  * Invariants:
- *  1. Bytes [given, written) are in the ring; given is 0 as long as the part fits there whole, so that all of
- * it can be sent again.
+ *  1. Bytes [given, written) are in the ring; given is 0 as long as the part fits there whole, or no more of
+ * it was asked for than its first piece, so that all of it can be sent again.
  *  2. The origin never gets the last byte before part_send_end, nor anything of a part without bytes: of a
  * part that was not ended it has nothing.
  *  3. The checksum of a part with one is known before its last byte may go, and does not change.
@@ -15,6 +15,7 @@
 
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "namespace/upload.h"
 
 #include <sys/mman.h>
@@ -92,6 +93,13 @@ static struct slice body_sum(void *arg, bool wait)
     return slice_str(p->sum);
 }
 
+/* Whether all of it can be sent again. */
+static bool is_there(struct part_send *p)
+{
+    LOCK_SCOPE(&p->lock);
+    return p->given == 0;
+}
+
 /* Of a part without bytes the request is all there is. False: it is given up. */
 static bool wait_end(struct part_send *p)
 {
@@ -120,7 +128,7 @@ static int send_part(struct part_send *p, char *ret_etag, struct err *e)
         int r = origin_upload_part(p->upstream->origin, &put, slice_str(p->origin_id), p->number, &body,
                                    ret_etag, e);
         upstream_heard(p->upstream, r);
-        if (r == 0 || !fits_whole(p) || !upstream_try_again(p->upstream, &retry, r, &p->cancel))
+        if (r == 0 || !is_there(p) || !upstream_try_again(p->upstream, &retry, r, &p->cancel))
             return r;
     }
 }
@@ -148,14 +156,9 @@ static void *sender_main(void *arg)
 
 static int start(struct part_send *p)
 {
-    pthread_attr_t attr;
-    int r = pthread_attr_init(&attr);
-    assert(r == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
-    r = pthread_create(&p->thread, &attr, sender_main, p);
-    (void)pthread_attr_destroy(&attr);
+    int r = thread_start(&p->thread, STACK_BYTES, sender_main, p);
     p->started = r == 0;
-    return -r;
+    return r;
 }
 
 static void join(struct part_send *p)
@@ -263,13 +266,16 @@ int part_send_new(struct object_service *s, struct upstream *u, const struct par
     put_sum(p, plan->sum);
     lock_init(&p->lock, LOCK_LEAF); /* part_send_stop is called under others */
     cond_init(&p->moved);
-    int r = atomic_fetch_add(&s->parts, 1) < PARTS_MAX
-                ? take_memory(p, wait_ms, e)
-                : err_set(e, ERR_ORIGIN_BUSY, "%d parts are on their way already", PARTS_MAX);
+    enum metric refused = METRIC_CROWD_REFUSED;
+    bool has_turn = atomic_fetch_add(&s->parts, 1) < PARTS_MAX;
+    int r = has_turn ? take_memory(p, wait_ms, e)
+                     : err_set(e, ERR_ORIGIN_BUSY, "%d parts are on their way already", PARTS_MAX);
+    if (r < 0 && has_turn)
+        refused = METRIC_MEMORY_REFUSED;
     if (r == 0 && start(p) < 0)
         r = err_set(e, ERR_ORIGIN_BUSY, "no thread for another part now");
     if (r == ERR_ORIGIN_BUSY && wait_ms > 0) /* else there is another way: nobody is refused for it */
-        metrics_count(METRIC_MEMORY_REFUSED, "parts", NULL, NULL);
+        metrics_count(refused, "parts", NULL, NULL);
     if (r < 0) {
         part_send_free(p);
         return r;
@@ -347,12 +353,13 @@ void part_send_finish(struct part_send *p)
     cond_broadcast(&p->moved);
 }
 
-void part_send_settle(struct part_send *p, uint64_t until_ns)
+bool part_send_settle(struct part_send *p, uint64_t until_ns)
 {
     assert(p->magic == MAGIC);
     LOCK_SCOPE(&p->lock);
     while (p->final && !p->done && sys->mono_ns() < until_ns)
         (void)cond_wait_for(&p->moved, &p->lock, WAIT_NS);
+    return !p->final || (p->done && p->result == 0);
 }
 
 static void wait_done(struct part_send *p)

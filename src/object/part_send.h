@@ -41,9 +41,10 @@ bool part_send_has_ended(struct part_send *p);
 void part_send_sum(struct part_send *p, struct slice sum);
 /* Lets the last byte go, without waiting for the end; when all bytes were written. */
 void part_send_finish(struct part_send *p);
-/* Waits until a part whose last byte may go has ended, until then at most (monotonic time): whoever gives it
- * up then knows that nothing of it still comes at the origin. Others are as they were. */
-void part_send_settle(struct part_send *p, uint64_t until_ns);
+/* Waits until a part whose last byte may go has ended, until then at most (monotonic time). True: nothing of
+ * it still comes at the origin when it is given up now. False: all of it may be there, and without an answer
+ * the origin may keep it after the upload was aborted. */
+bool part_send_settle(struct part_send *p, uint64_t until_ns);
 /* The last byte leaves only now: waits until the origin has acknowledged the part. The ETag lives with `p`.
  */
 int part_send_end(struct part_send *p, struct slice *ret_etag, struct err *e);

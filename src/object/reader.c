@@ -53,9 +53,11 @@ struct opener {
     struct upstream *upstream;
     struct bucket *bucket;
     struct opening *opening;
-    uint64_t seen;  /* generation of the key before the origin was asked */
-    bool overtaken; /* no entry was made because of a local write meanwhile */
+    uint64_t seen;    /* generation of the key before the origin was asked */
+    bool overtaken;   /* no entry was made because of a local write meanwhile */
+    bool is_outdated; /* the entry's version is known to be another one than the origin's */
     struct attr attr;
+    const struct attr *listed; /* what a listing said of it before it was discovered; or NULL */
     struct extent *extent;
     struct fill *fill;
 };
@@ -176,7 +178,8 @@ static bool entry_is_fresh(struct opener *o)
                 heard.size_bytes == o->attr.size_bytes;
     if (same && hear_of_meta(o, &heard))
         return true;
-    if (any && !same && heard.confirmed_ns > o->attr.confirmed_ns)
+    o->is_outdated = any && !same && heard.confirmed_ns > o->attr.confirmed_ns;
+    if (o->is_outdated)
         return false;
     return mirror_is_fresh(o->bucket, o->req->key, o->attr.confirmed_ns, /* is_absent= */ false);
 }
@@ -206,12 +209,21 @@ static bool is_same_version(const struct origin_attr *now, const struct attr *kn
            (now->etag.n > 0 || now->mtime_ns == known->mtime_ns);
 }
 
-/* Asks the origin about the entry's version. 0: goes on with it; 1: it is gone from the cache, o->attr is
- * what the origin has now. */
+/* Asks the origin about the entry's version. 0: goes on with it, also where there is no answer; 1: it is gone
+ * from the cache, o->attr is what the origin has now. */
 static int revalidate(struct opener *o, struct err *e)
 {
     struct origin_attr now;
+    struct upstream_doubt doubt;
+    bool may_doubt = o->bucket->validate != BUCKET_VALIDATE_ALWAYS && !o->is_outdated;
+    if (may_doubt && !upstream_doubt_begin(o->upstream, &doubt)) /* which was told a moment ago */
+        return 0;
     int r = upstream_head(o->upstream, o->req->key, o->attr.etag, o->arena, &now, e);
+    if (may_doubt && upstream_doubt_end(&doubt, r)) {
+        log_warn("object", "%s/" SLICE_FMT ": served from cache unconfirmed: %s", o->bucket->name,
+                 SLICE_ARG(o->req->key), e ? e->text : err_text(r));
+        return 0;
+    }
     if (r == 0 && is_same_version(&now, &o->attr)) {
         attr_take_meta(&o->attr, &now, o->arena);
         entry_confirmed(o, sys->real_ns());
@@ -223,13 +235,8 @@ static int revalidate(struct opener *o, struct err *e)
         watch_gone(o->service, /* by= */ NULL, o->bucket, o->req->key);
         return err_set(e, -ENOENT, "no such key");
     }
-    if (r < 0) {
-        if (o->bucket->validate == BUCKET_VALIDATE_ALWAYS || !retry_is_transient(r))
-            return r;
-        log_warn("object", "%s/" SLICE_FMT ": served from cache unconfirmed: %s", o->bucket->name,
-                 SLICE_ARG(o->req->key), e ? e->text : err_text(r));
-        return 0;
-    }
+    if (r < 0)
+        return r;
     drop_entry(o);
     o->attr = attr_of_origin(&now, /* has_meta= */ true, sys->real_ns());
     mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
@@ -330,22 +337,37 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
     return 0; /* reading goes on around the cache whatever is wrong with the disk */
 }
 
+/* Listings of gs:// tell times to the millisecond, answers to the second: a file whose time was looked at
+ * keeps it. */
+static struct attr keep_listed_time(const struct opener *o, const struct attr *attr)
+{
+    const struct attr *was = o->listed;
+    struct attr now = *attr;
+    bool same = was && slice_eq(was->etag, now.etag) && was->size_bytes == now.size_bytes;
+    if (same && was->mtime_ns > 0 && attr_same_time(was->mtime_ns, now.mtime_ns))
+        now.mtime_ns = was->mtime_ns;
+    return now;
+}
+
 static int admit_discovered(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
 {
     struct opener *o = arg;
-    mirror_learn(o->service->mirror, o->bucket, o->req->key, attr, o->seen);
-    return admit(o, attr, ret, e);
+    const struct attr found = keep_listed_time(o, attr);
+    mirror_learn(o->service->mirror, o->bucket, o->req->key, &found, o->seen);
+    return admit(o, &found, ret, e);
 }
 
-/* Nothing is known of the object: the first ranged GET brings the attributes. */
-static int discover(struct opener *o, struct err *e)
+/* The first ranged GET brings the attributes. whole: it is of all bytes, as far as anybody knows, and nothing
+ * is done before they are there. */
+static int discover(struct opener *o, bool whole, struct err *e)
 {
-    struct plan_range first = plan_discover(o->req->offset, o->req->expect);
-    int r = fill_discover(o->service->fills, o->upstream, o->req->key, first, admit_discovered, o, o->arena,
-                          &o->attr, &o->fill, e);
+    struct plan_range first = plan_discover(o->req->offset, whole ? UINT64_MAX : o->req->expect);
+    int r = fill_discover(o->service->fills, o->upstream, o->req->key, first, whole, admit_discovered, o,
+                          o->arena, &o->attr, &o->fill, e);
     if (r == 0) {
         struct extent *x = fill_extent(o->fill);
         o->extent = x ? extent_ref(x) : NULL;
+        o->attr = keep_listed_time(o, &o->attr);
         return 0;
     }
     if (r == -ENOENT) {
@@ -358,6 +380,31 @@ static int discover(struct opener *o, struct err *e)
     r = mirror_stat(o->service->mirror, o->upstream, o->req->key, /* posix= */ false, /* full= */ true,
                     /* fresh= */ true, o->arena, &o->attr, e);
     return r < 0 ? r : admit(o, &o->attr, &o->extent, e);
+}
+
+/* Whether of so large an object all is waited for at once: when a mount opens it, and by S3 where no less is
+ * sent (FILL_LEAST_BYTES). */
+static bool waits_for_all(const struct opener *o, uint64_t size)
+{
+    bool is_all = o->req->offset == 0 && o->bucket->p.verify != BUCKET_VERIFY_READ;
+    if (o->req->via == WIRE_VIA_S3)
+        return is_all && o->req->expect >= size && size <= FILL_LEAST_BYTES;
+    return is_all && o->req->via == WIRE_VIA_MOUNT && size <= OBJECT_WHOLE_AT_OPEN;
+}
+
+/* A name that a listing told. The entry of a small object is made while its origin looks for it, and not
+ * before it was asked: that is most of what there is to do besides waiting. */
+static int open_listed(struct opener *o, struct err *e)
+{
+    const struct attr listed = o->attr;
+    bool whole = listed.size_bytes > 0 && waits_for_all(o, listed.size_bytes);
+    if (listed.has_meta ||
+        (!whole && !wants_meta(o))) /* no listing: all that there is to know, checksums too */
+        return admit(o, &listed, &o->extent, e);
+    o->listed = &listed;
+    int r = discover(o, whole, e);
+    o->listed = NULL;
+    return r;
 }
 
 /* Under the key's opening: finds or makes what to read from. */
@@ -375,9 +422,7 @@ static int settle(struct opener *o, struct err *e)
     int r = mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &o->attr);
     if (r == 0 && o->attr.is_absent)
         return err_set(e, -ENOENT, "no such key");
-    if (r == 0 && !o->attr.is_directory && (o->attr.has_meta || !wants_meta(o)))
-        return admit(o, &o->attr, &o->extent, e);
-    return discover(o, e);
+    return r == 0 && !o->attr.is_directory ? open_listed(o, e) : discover(o, /* whole= */ false, e);
 }
 
 static int settle_alone(struct opener *o, struct err *e)
@@ -522,7 +567,7 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     int result = session_put(o->session, HANDLE_READ, r, &handle);
     if (result < 0) {
         reader_unref(r);
-        return err_set(e, result, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+        return session_no_room(result, e);
     }
     rep->handle = handle;
     rep->state = fd >= 0 ? reader_state(r) : WIRE_UNCACHED; /* without one, bytes come inline */
@@ -533,14 +578,18 @@ static int give_handle(struct opener *o, struct reader *r, struct wire_open_rep 
     return 0;
 }
 
-/* What write-back has the bytes of, and is not cached beside that: from there. -ENOENT: it has none. */
+/* What write-back has the bytes of, and is not cached beside that: from there. -ENOENT: it has none, or they
+ * are to be read like others, with their checksums. */
 static int open_unsent(struct opener *o, struct wire_open_rep *rep, struct err *e)
 {
     struct origin_attr found;
     struct hard *h;
-    if (o->bucket->p.verify == BUCKET_VERIFY_READ)
-        return -ENOENT;
-    int r = back_open_bytes(o->service->back, o->bucket, o->req->key, o->arena, &found, &h, e);
+    int r = 0;
+    if (o->bucket->p.verify == BUCKET_VERIFY_READ) {
+        r = back_settle_key(o->service->back, o->bucket, o->req->key, e);
+        return r < 0 ? r : -ENOENT;
+    }
+    r = back_open_bytes(o->service->back, o->bucket, o->req->key, o->arena, &found, &h, e);
     if (r < 0)
         return r;
     struct attr attr = attr_of_origin(&found, /* has_meta= */ true, sys->real_ns());
@@ -565,7 +614,7 @@ static int open_version(struct opener *o, struct wire_open_rep *rep, struct err 
         result = object_check_conditions(o->req, o->attr.etag, e);
     if (result < 0)
         return result;
-    bool cold = !warm && (!o->extent || extent_present_bytes(o->extent) == 0);
+    bool cold = !warm && (o->fill || !o->extent || extent_present_bytes(o->extent) == 0);
     /* What this open itself fetches was not there before it, however soon it arrives. */
     uint64_t present = o->fill || !o->extent ? 0 : extent_present_bytes(o->extent);
     struct reader *r = reader_new(o);
@@ -732,10 +781,11 @@ int op_close(struct object_session *ses, const struct wire_close_req *req, struc
     }
     if (!r)
         return err_set(e, -EBADF, "handle is not open");
-    count_read(r, req->read_cached, /* from_origin= */ false);
-    count_read(r, req->read_origin, /* from_origin= */ true);
+    const struct object_claim claim = object_claim(ses, req);
+    count_read(r, claim.cached, /* from_origin= */ false);
+    count_read(r, claim.origin, /* from_origin= */ true);
     if (r->extent)
-        extent_touch(r->extent, MAX(req->read_cached + req->read_origin, 1));
+        extent_touch(r->extent, MAX(claim.cached + claim.origin, 1));
     reader_unref(r);
     return 0;
 }

@@ -45,6 +45,21 @@ static bool is_unsettled(struct snode *n, const struct sfile *f)
 
 /* ---- setting ---- */
 
+/* Whether the session has the file open, for writing if so. */
+static bool has_handle(struct tree_call *t, const struct object_session *ses, uint64_t ino, bool writes)
+{
+    struct sfile *f = sfile_peek(t->node, t->call.bucket, ino);
+    bool has = false;
+    if (!f)
+        return false;
+    lock_take(&t->node->lock);
+    for (const struct stree *o = f->trees; o && !has; o = o->file_next)
+        has = o->session == ses && (o->writes || !writes);
+    lock_drop(&t->node->lock);
+    sfile_put(t->node, f);
+    return has;
+}
+
 /* Busy. The ETag is not that of the bytes any more when somebody wrote to the file; once its time is another
  * one, nobody could tell. */
 static int forget_old_etag(struct snode *n, uint64_t bucket, const struct scratch_inode *x, struct hard *h,
@@ -105,6 +120,34 @@ int stree_set_attributes(struct snode *n, const struct scratch_call *call, uint6
     return r;
 }
 
+/*
+ * Of who is checked, before anything is done: the file's own time and size are no part of the transaction
+ * that checks again. *ret_plain: it does not have to, as all is a matter of who may write, and not of whose
+ * the inode is by then. What a change of the bytes takes away goes here, whether the client asks for it or
+ * not.
+ */
+static int may_set(struct tree_call *t, const struct object_session *ses, uint64_t ino, bool cuts,
+                   struct scratch_set *set, bool *ret_plain, struct arena *a, struct err *e)
+{
+    const uint32_t of_writers =
+        SCRATCH_SET_ATIME_NOW | SCRATCH_SET_MTIME_NOW | SCRATCH_SET_DROP_PRIVILEGE | SCRATCH_SET_DROP_GROUP;
+    struct scratch_inode x;
+    bool reads;
+    int r = scratch_getattr(t->node->names, t->call.bucket, ino, a, &x, e);
+    if (cuts) /* by who has it open for writing, too, whatever its mode is by now */
+        set->what &= ~(uint32_t)(SCRATCH_SET_DROP_PRIVILEGE | SCRATCH_SET_DROP_GROUP);
+    if (r == 0 && set->what != 0)
+        r = scratch_may_set(&x, set, t->call.cred, e);
+    if (r == 0 && cuts && !has_handle(t, ses, ino, /* writes= */ true))
+        r = tree_call_may_open(t, &x, /* writes= */ true, &reads, e);
+    if (r < 0)
+        return r;
+    if (cuts || set->what & (SCRATCH_SET_UID | SCRATCH_SET_GID))
+        tree_call_drop_privilege(t, &x, a);
+    *ret_plain = !(set->what & ~of_writers);
+    return 0;
+}
+
 int op_tree_setattr(struct object_session *ses, const struct wire_tree_setattr_req *req, struct arena *a,
                     struct wire_tree_setattr_rep *rep, struct err *e)
 {
@@ -126,10 +169,15 @@ int op_tree_setattr(struct object_session *ses, const struct wire_tree_setattr_r
         if (r == 0 && !(x.mode & (S_ISUID | S_ISGID)))
             set.what = 0; /* a write, and there is nothing to drop */
     }
-    if (r == 0 && req->what & WIRE_SET_SIZE)
-        r = stree_truncate(t.node, &t.call, req->ino, req->size, /* is_all= */ set.what == 0, a, e);
+    bool cuts = req->what & WIRE_SET_SIZE, is_plain = false;
+    struct scratch_call plain = t.call;
+    plain.cred = NULL;
+    if (r == 0 && t.call.cred)
+        r = may_set(&t, ses, req->ino, cuts, &set, &is_plain, a, e);
+    if (r == 0 && cuts)
+        r = stree_truncate(t.node, &plain, req->ino, req->size, /* is_all= */ set.what == 0, a, e);
     if (r == 0)
-        r = set.what ? stree_set_attributes(t.node, &t.call, req->ino, &set, a, &x, e)
+        r = set.what ? stree_set_attributes(t.node, is_plain ? &plain : &t.call, req->ino, &set, a, &x, e)
                      : scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
     if (r == 0)
         tree_inode(&t, &x, a, &rep->inode);
@@ -246,12 +294,40 @@ int op_tree_sync(struct object_session *ses, const struct wire_tree_sync_req *re
 
 /* ---- extended attributes ---- */
 
+/* Who is checked sees attributes of users alone. */
+static int may_read_xattr(struct tree_call *t, uint64_t ino, struct slice name, struct arena *a,
+                          struct err *e)
+{
+    struct scratch_inode x;
+    int r = scratch_getattr(t->node->names, t->call.bucket, ino, a, &x, e);
+    if (r == 0 && !slice_starts(name, SLICE_LIT("user.")))
+        return err_set(e, -ENODATA, "no such attribute");
+    return r < 0 ? r : scratch_may(&x, t->call.cred, 4, e);
+}
+
+static struct slice names_of_users(struct slice names, struct arena *a)
+{
+    char *p = arena_alloc(a, MAX(names.n, (size_t)1));
+    size_t n = 0;
+    while (names.n > 0) {
+        size_t bytes = MIN(strnlen(names.p, names.n) + 1, names.n);
+        if (slice_starts(names, SLICE_LIT("user."))) {
+            memcpy(p + n, names.p, bytes);
+            n += bytes;
+        }
+        names = slice_from(names, bytes);
+    }
+    return slice_of(p, n);
+}
+
 int op_tree_xattr_get(struct object_session *ses, const struct wire_tree_xattr_get_req *req, struct arena *a,
                       struct wire_tree_xattr_get_rep *rep, struct err *e)
 {
     _cleanup_tree_call_ struct tree_call t;
     _cleanup_buf_ struct buf value = BUF_INIT(SCRATCH_XATTR_MAX);
     int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0 && t.call.cred)
+        r = may_read_xattr(&t, req->ino, req->name, a, e);
     if (r == 0)
         r = scratch_xattr_get(t.node->names, t.call.bucket, req->ino, req->name, &value, e);
     if (r == 0)
@@ -268,7 +344,7 @@ int op_tree_xattr_list(struct object_session *ses, const struct wire_tree_xattr_
     if (r == 0)
         r = scratch_xattr_list(t.node->names, t.call.bucket, req->ino, &names, e);
     if (r == 0)
-        rep->names = arena_dup(a, buf_view(&names));
+        rep->names = t.call.cred ? names_of_users(buf_view(&names), a) : arena_dup(a, buf_view(&names));
     return r;
 }
 
@@ -312,11 +388,26 @@ int op_tree_statfs(struct object_session *ses, const struct wire_tree_statfs_req
     return 0;
 }
 
+/* Of who is checked: a file that the session has open, or that could be opened, as locks of what is open are
+ * taken again before it is. */
+static int may_lock(struct tree_call *t, const struct object_session *ses, uint64_t ino, struct arena *a,
+                    struct err *e)
+{
+    struct scratch_inode x;
+    bool reads;
+    int r = scratch_getattr(t->node->names, t->call.bucket, ino, a, &x, e);
+    if (r < 0 || has_handle(t, ses, ino, /* writes= */ false) ||
+        tree_call_may_open(t, &x, /* writes= */ true, &reads, NULL) == 0)
+        return r;
+    return tree_call_may_open(t, &x, /* writes= */ false, &reads, e);
+}
+
 int op_tree_lock(struct object_session *ses, const struct wire_tree_lock_req *req, struct arena *a,
                  struct wire_tree_lock_rep *rep, struct err *e)
 {
-    (void)a;
     _cleanup_tree_call_ struct tree_call t;
     int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0 && t.call.cred)
+        r = may_lock(&t, ses, req->ino, a, e);
     return r < 0 ? r : slocks_call(t.node->locks, ses, t.call.bucket, req, rep, e);
 }

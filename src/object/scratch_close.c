@@ -27,6 +27,25 @@ struct closing {
     struct hard *unnamed; /* that extent, to be freed */
 };
 
+void stree_use(struct stree *t)
+{
+    (void)atomic_fetch_add(&t->uses, 1);
+}
+
+void stree_unuse(struct stree *t)
+{
+    LOCK_SCOPE(&t->node->lock);
+    if (atomic_fetch_sub(&t->uses, 1) == 1)
+        cond_broadcast(&t->node->idle);
+}
+
+void stree_wait_unused(struct stree *t)
+{
+    LOCK_SCOPE(&t->node->lock);
+    while (atomic_load(&t->uses) > 0)
+        cond_wait(&t->node->idle, &t->node->lock);
+}
+
 static void unlink_tree(struct snode *n, struct stree *t)
 {
     LOCK_SCOPE(&n->lock);
@@ -89,6 +108,7 @@ static void end_handle(struct snode *n, struct closing *c, struct arena *a)
             log_warn("object", "inode %llu: %s", (unsigned long long)f->ino, e.text); /* settling sets it */
         ledger_end(n->ledger, &t->claim);
     }
+    stree_forget_opened(t);
     if (t->fd >= 0)
         (void)close(t->fd);
     t->fd = -1;
@@ -191,6 +211,8 @@ void stree_free_all(struct stree *const *v, size_t count)
     struct stree *later[STREE_CLOSE_MAX];
     size_t n_busy = 0, n_later = 0;
     assert(count <= STREE_CLOSE_MAX);
+    for (size_t i = 0; i < count; i++) /* before anything is busy, as who uses one may have to be */
+        stree_wait_unused(v[i]);
     for (size_t i = 0; i < count; i++) {
         if (n_busy == 0)
             sfile_enter(v[i]->node, v[i]->file);

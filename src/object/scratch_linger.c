@@ -1,7 +1,7 @@
 /*
- * What mounts had open that are gone without closing it, and removed files that were open when the node
- * started, or that lost their names soon after that: a mount opens what it has open one after the other,
- * while programs go on (contract in scratch_node.h).
+ * What mounts had open that are gone without closing it, and what was open when the node started, of removed
+ * files, of those that lost their names soon after that, and of all that a mount has without a descriptor: a
+ * mount opens what it has open one after the other, while programs go on (contract in scratch_node.h).
  *
  * A process that takes a mount over opens its files again, one after the other: a removed one lives until
  * then by the handle of the session before. Such handles end LINGER_MS after the last of them whose file
@@ -105,6 +105,10 @@ void linger_opened_locked(struct snode *n, struct sfile *f, struct id128 mount)
     if (f->orphan)
         hurry_locked(n, f->orphan);
     for (struct stree *t = f->trees; t && !id_is_zero(mount); t = t->file_next) {
+        if (t->is_awaited && id_eq(t->mount, mount)) {
+            t->is_back = true;
+            hurry_locked(n, t);
+        }
         if (!t->lost || t->is_back || !id_eq(t->mount, mount))
             continue;
         t->is_back = true;
@@ -115,6 +119,7 @@ void linger_opened_locked(struct snode *n, struct sfile *f, struct id128 mount)
 void stree_linger(struct stree *t)
 {
     struct snode *n = t->node;
+    stree_wait_unused(t);
     bucket_unref(TAKE_PTR(t->bucket));
     if (t->writes) {
         sfile_enter(n, t->file);
@@ -165,11 +170,19 @@ static bool is_still_open(struct snode *n, struct stree *t)
            hard_is_open(h);
 }
 
+/* Its mount has not come back since the start, and may yet. */
+static bool is_still_awaited(struct snode *n, const struct stree *t, uint64_t now_ms)
+{
+    LOCK_SCOPE(&n->lock);
+    return t->is_awaited && !t->is_back && now_ms < n->started_ms + COMING_BACK_MS;
+}
+
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms)
 {
     struct stree *t;
     while ((t = take_next(n, bucket, now_ms))) {
-        if (t->is_orphan && bucket == 0 && now_ms != UINT64_MAX && is_still_open(n, t))
+        bool may_stay = bucket == 0 && now_ms != UINT64_MAX;
+        if (may_stay && (is_still_awaited(n, t, now_ms) || (t->is_orphan && is_still_open(n, t))))
             stree_linger(t);
         else
             stree_free(t);
@@ -190,6 +203,21 @@ int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct er
     lock_drop(&n->lock);
     stree_linger(t);
     return 0;
+}
+
+void stree_await(struct snode *n, const struct scratch_opened *x)
+{
+    struct stree *t = stree_new(n, sfile_get(n, x->bucket, x->ino), /* writes= */ false);
+    t->is_awaited = true;
+    t->mount = x->mount;
+    t->may_read = x->how & SCRATCH_OPENED_READS;
+    t->noted = x->how;
+    lock_take(&n->lock);
+    t->file_next = t->file->trees;
+    t->file->trees = t;
+    t->file->handles++;
+    lock_drop(&n->lock);
+    stree_linger(t);
 }
 
 static bool is_open_somewhere(struct snode *n, const struct scratch_orphan *o)

@@ -15,15 +15,17 @@
 #include "base/hash.h"
 #include "base/sys.h"
 
-#define CHAINS      4096
-#define LOCKS_MAX   1000000
-#define WAIT_MS     4000
-#define CIRCLE_MAX  1000 /* owners looked at */
-#define WAITERS_MAX 64   /* that hold a thread of the server; what comes on top waits a moment only */
-#define MOMENT_MS   20
+#define CHAINS       4096
+#define LOCKS_MAX    1000000
+#define OF_USER_MAX  65536  /* of a session that the node checks for: others are to have some, too */
+#define OF_USERS_MAX 131072 /* of all of those */
+#define WAIT_MS      4000
+#define CIRCLE_MAX   1000 /* owners looked at */
+#define WAITERS_MAX  64   /* that hold a thread of the server; what comes on top waits a moment only */
+#define MOMENT_MS    20
 
 struct owner {
-    const struct object_session *session;
+    struct object_session *session;
     uint64_t id;
     uint32_t kind; /* enum wire_lock_kind */
 };
@@ -48,7 +50,7 @@ struct slocks {
     struct cond changed;
     struct slock *chains[CHAINS];
     struct waiter *waiters;
-    uint64_t n, n_waiters;
+    uint64_t n, n_of_users, n_waiters;
     bool stopping;
 };
 
@@ -118,6 +120,18 @@ static void insert_locked(struct slocks *l, const struct slock *want)
     x->next = *chain;
     *chain = x;
     l->n++;
+    l->n_of_users += x->owner.session->has_peer;
+    x->owner.session->n_locks++;
+}
+
+static void remove_locked(struct slocks *l, struct slock **at)
+{
+    struct slock *x = *at;
+    *at = x->next;
+    l->n--;
+    l->n_of_users -= x->owner.session->has_peer;
+    x->owner.session->n_locks--;
+    free(x);
 }
 
 /* The owner's locks leave this range; those that reach beyond it are cut, or become two. */
@@ -131,9 +145,7 @@ static void carve_locked(struct slocks *l, const struct slock *want)
             continue;
         }
         struct slock left = *x, right = *x;
-        *at = x->next;
-        free(x);
-        l->n--;
+        remove_locked(l, at);
         left.end = want->start - 1;
         right.start = want->end + 1;
         bool has_left = left.start<want->start, has_right = right.end> want->end;
@@ -160,9 +172,7 @@ static void merge_locked(struct slocks *l, struct slock *want)
         }
         want->start = MIN(want->start, x->start);
         want->end = MAX(want->end, x->end);
-        *at = x->next;
-        free(x);
-        l->n--;
+        remove_locked(l, at);
         at = chain_of(l, want->bucket, want->ino); /* the range has grown */
     }
 }
@@ -237,6 +247,12 @@ static void cancel_locked(struct slocks *l, const struct slock *want)
     cond_broadcast(&l->changed);
 }
 
+static bool is_full_locked(const struct slocks *l, const struct object_session *session)
+{
+    bool is_user_full = session->n_locks >= OF_USER_MAX || l->n_of_users >= OF_USERS_MAX;
+    return l->n >= LOCKS_MAX || (session->has_peer && is_user_full);
+}
+
 /* Whether one of the owner's locks would become two when this range leaves it. */
 static bool splits_locked(struct slocks *l, const struct slock *want)
 {
@@ -262,7 +278,7 @@ static int check_request(const struct wire_tree_lock_req *q, struct err *e)
 
 static int lock_locked(struct slocks *l, const struct slock *want, uint32_t flags, struct err *e)
 {
-    if (l->n >= LOCKS_MAX)
+    if (is_full_locked(l, want->owner.session))
         return err_set(e, -ENOLCK, "too many locks");
     if (want->owner.kind == WIRE_LOCK_FLOCK) { /* another type takes the place of what the owner has */
         carve_locked(l, want);
@@ -277,7 +293,7 @@ static int lock_locked(struct slocks *l, const struct slock *want, uint32_t flag
     return 0;
 }
 
-int slocks_call(struct slocks *l, const struct object_session *session, uint64_t bucket,
+int slocks_call(struct slocks *l, struct object_session *session, uint64_t bucket,
                 const struct wire_tree_lock_req *q, struct wire_tree_lock_rep *rep, struct err *e)
 {
     int r = check_request(q, e);
@@ -301,7 +317,7 @@ int slocks_call(struct slocks *l, const struct object_session *session, uint64_t
         if (x)
             *rep = (struct wire_tree_lock_rep){
                 .fd = -1, .type = x->type, .start = x->start, .end = x->end, .pid = x->pid};
-    } else if (q->type == WIRE_LOCK_NONE && l->n >= LOCKS_MAX && splits_locked(l, &want)) {
+    } else if (q->type == WIRE_LOCK_NONE && is_full_locked(l, session) && splits_locked(l, &want)) {
         r = err_set(e, -ENOLCK, "too many locks");
     } else if (q->type == WIRE_LOCK_NONE) {
         carve_locked(l, &want);
@@ -326,9 +342,7 @@ void slocks_end_session(struct slocks *l, struct object_session *session)
                 at = &x->next;
                 continue;
             }
-            *at = x->next;
-            free(x);
-            l->n--;
+            remove_locked(l, at);
         }
     }
     cond_broadcast(&l->changed);

@@ -322,6 +322,7 @@ int snode_open(struct object_service *s, struct snode **ret, struct err *e)
     n->freed_end = &n->freed;
     n->locks = slocks_new();
     n->ledger = ledger_new();
+    n->mounts = smounts_new();
     int r = scratch_open(s->config.control, budget_total(s->config.budget) / CACHE_SHARE, &n->names, e);
     if (r == 0)
         r = snode_reconcile(n, e);
@@ -373,6 +374,7 @@ void snode_close(struct snode *n)
     }
     slocks_free(n->locks);
     ledger_free(n->ledger);
+    smounts_free(n->mounts);
     scratch_close(n->names);
     cond_fini(&n->idle);
     cond_fini(&n->work);

@@ -66,6 +66,7 @@ struct sfreed {
 
 struct slocks;
 struct slost;
+struct smounts;
 
 struct snode {
     uint32_t magic;
@@ -74,8 +75,9 @@ struct snode {
     struct scratch *names;
     struct slocks *locks;
     struct ledger *ledger; /* room reserved in quotas */
-    struct lock lock;      /* covers what follows */
-    struct cond idle;      /* an sfile is no longer busy; something was freed */
+    struct smounts *mounts;
+    struct lock lock; /* covers what follows */
+    struct cond idle; /* an sfile is no longer busy; something was freed */
     struct cond work;
     struct sfile *chains[SNODE_CHAINS];
     uint64_t n_unsettled, n_kept, n_untold;
@@ -102,8 +104,11 @@ struct stree {
     struct bucket *bucket; /* once it has a handle */
     uint32_t via;
     bool writes;
-    bool is_orphan; /* kept since the start (stree_keep_orphan) */
-    int fd;         /* O_RDWR, closed with the handle; -1 when it is not for writing */
+    bool may_read;         /* by TREE_READ; else it was given for writing alone */
+    _Atomic unsigned uses; /* stree_use */
+    bool is_orphan;        /* kept since the start (stree_keep_orphan) */
+    bool is_awaited;       /* likewise (stree_await): what its mount, which has no descriptor, had open */
+    int fd;                /* O_RDWR, closed with the handle; -1 when it is not for writing */
     struct id128 mount;
     struct ledger_claim claim; /* busy: room for what the mount is about to write */
     /* node->lock: */
@@ -112,6 +117,7 @@ struct stree {
     struct slost *lost;                   /* the session that is gone; NULL: none is, or it was of no mount */
     bool lingers;                         /* is in the list */
     bool is_back;                         /* its mount has opened the file again since */
+    uint32_t noted;                       /* enum scratch_opened_how, written down of it; busy, too */
     struct stree *file_next;              /* of those of the file that have a handle, or linger */
     const struct object_session *session; /* NULL: it lingers */
     /* Of file->faults: what this session was told, and what was told to the mount before it had the file
@@ -176,6 +182,8 @@ void stree_close(struct stree *t, uint64_t n);
 void stree_free_all(struct stree *const *v, size_t n);
 /* Its hold goes too. What is left to do once its file counts it no more, or when its opening failed. */
 void stree_drop(struct stree *t);
+/* Nobody finds it by its handle any more: until whoever had (stree_use) is done. Not while busy. */
+void stree_wait_unused(struct stree *t);
 /* Neither open nor held yet. */
 struct stree *stree_new(struct snode *n, struct sfile *f, bool writes);
 /* Sets the size of a file, once. is_all: the call asks for nothing else, whose noting would note this. */
@@ -193,11 +201,31 @@ void linger_dropped_locked(struct snode *n, struct stree *t);
  * quota, until the mount has opened it again and closed it, or until nobody has it open. One that has no file
  * is kept for as long as what a lost session had open. */
 int stree_keep_orphan(struct snode *n, const struct scratch_orphan *o, struct err *e);
+/* At start: what a mount had open by calls alone, and is held, is kept in the same way. */
+void stree_await(struct snode *n, const struct scratch_opened *x);
 /* Inodes that just lost their last names, and that nobody has open here: frees them, but for those that a
  * mount may still have open from before the start, which it keeps as stree_keep_orphan does. */
 void snode_free_unnamed(struct snode *n, const struct scratch_orphans *o);
 /* Frees those of lost sessions whose time is over, and all of a bucket (0: none). */
 void stree_end_lingering(struct snode *n, uint64_t bucket, uint64_t now_ms);
+
+/* ---- scratch_opened.c: what is open of mounts that have no descriptors ---- */
+
+/* It is linked to its file, and its mount not told yet: the next start will know. Not while busy. */
+void stree_note_opened(struct stree *t);
+/* Busy: it is being closed. */
+void stree_forget_opened(struct stree *t);
+/* At start, before orphans are looked at. */
+int stree_await_opened(struct snode *n, struct err *e);
+bool stree_is_awaited(struct snode *n, uint64_t bucket, uint64_t ino);
+
+/* ---- scratch_mounts.c: the mounts of a user whose numbered changes are remembered ---- */
+
+struct smounts *smounts_new(void);
+void smounts_free(struct smounts *m); /* NULL accepted */
+/* A session of a user makes changes of this mount, for the first time. Of too many mounts of that user the
+ * one that came first is forgotten. */
+int smounts_join(struct snode *n, const char *user, struct id128 mount, struct err *e);
 
 /* ---- scratch_settle.c, scratch_free.c, scratch_start.c ---- */
 
@@ -226,7 +254,7 @@ void slocks_free(struct slocks *l);
 void slocks_end_session(struct slocks *l, struct object_session *session);
 /* Whoever waits comes back with -EINTR. */
 void slocks_stop(struct slocks *l);
-int slocks_call(struct slocks *l, const struct object_session *session, uint64_t bucket,
+int slocks_call(struct slocks *l, struct object_session *session, uint64_t bucket,
                 const struct wire_tree_lock_req *q, struct wire_tree_lock_rep *rep, struct err *e);
 
 /* ---- scratch_room.c: quotas ---- */

@@ -212,7 +212,7 @@ struct stree *stree_new(struct snode *n, struct sfile *f, bool writes)
 {
     struct stree *t = calloc(1, sizeof(*t));
     assert(t);
-    *t = (struct stree){.node = n, .file = f, .writes = writes, .fd = -1};
+    *t = (struct stree){.node = n, .file = f, .writes = writes, .may_read = true, .fd = -1};
     (void)atomic_fetch_add(writes ? &n->service->writers : &n->service->readers, 1);
     return t;
 }
@@ -314,6 +314,8 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
     t->bucket = bucket_ref(b);
     t->via = ses->via;
     link_tree(t->node, t, ses);
+    if (ses->has_peer)
+        stree_note_opened(t);
     int fd = t->fd >= 0 ? t->fd : -1;
     if (!t->writes) {
         LOCK_SCOPE(&t->node->lock);
@@ -322,7 +324,7 @@ int stree_give(struct object_session *ses, struct bucket *b, struct stree *t, ui
     int r = session_put(ses, HANDLE_TREE, t, ret_handle);
     if (r < 0) {
         stree_free(t);
-        return err_set(e, r, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+        return session_no_room(r, e);
     }
     *ret_fd = fd;
     return 0;

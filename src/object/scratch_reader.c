@@ -72,7 +72,7 @@ static int give_handle(struct object_session *ses, struct sreader *r, struct wir
     int k = session_put(ses, HANDLE_SREAD, r, &rep->handle);
     if (k < 0) {
         sreader_unref(r);
-        return err_set(e, k, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+        return session_no_room(k, e);
     }
     rep->state = r->hard ? WIRE_COMPLETE : WIRE_UNCACHED;
     rep->present = r->size;
@@ -170,11 +170,12 @@ int op_scratch_close(struct object_session *ses, const struct wire_close_req *re
     struct sreader *r = t ? NULL : session_take(ses, HANDLE_SREAD, req->handle);
     if (!t && !r)
         return err_set(e, -EBADF, "handle is not open");
+    const struct object_claim claim = object_claim(ses, req);
     if (t) {
-        stree_close(t, req->read_cached + req->read_origin);
+        stree_close(t, claim.cached + claim.origin);
         return 0;
     }
-    count_read(r, req->read_cached + req->read_origin);
+    count_read(r, claim.cached + claim.origin);
     sreader_unref(r);
     return 0;
 }

@@ -172,6 +172,8 @@ int op_tree_room(struct object_session *ses, const struct wire_tree_room_req *re
 {
     _cleanup_tree_call_ struct tree_call t;
     int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0 && t.call.cred)
+        return err_set(e, -EACCES, "room is asked for by who has the file; TREE_WRITE takes its own");
     if (r < 0)
         return r;
     if (req->least > req->want)

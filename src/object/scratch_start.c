@@ -3,17 +3,20 @@
  *
  * Order: the control store is made durable, so that nothing is freed that could come back; files that writing
  * records name are protected, and every other marked file is removed; inodes without links are handed to the
- * freeing thread, but for those whose file a mount still has open, or may have, because they have none yet:
- * they are kept until it has come back.
+ * freeing thread, but for those whose file a mount still has open, or may have, because they have none yet,
+ * or because a record says that it had them open by calls: they are kept until it has come back.
  * Inodes with writing records are unsettled from the beginning: their files may have been written to until
  * the last moment, and descendants of mounts may still write to them. In a bucket with a quota they are
  * counted as they are now.
  *
  * When the control store or the index of a disk came back without its last commits (kv_is_cut), records do
  * not tell any more whose a marked file is: the commit that made its inode may be among those, or the one
- * that took its mark away. Then every inode is looked at; whose file is marked gets a writing record, and a
- * marked file with bytes that no inode names is set aside instead of removed. A start that was killed in
- * between does so again.
+ * that took its mark away. Nor do they tell which files were being written: their writing records may be
+ * lost, or all that the index had of them. Then every inode is looked at; whose file is marked, or neither
+ * sealed nor named by a writing record, gets one, and a marked file with bytes that no inode names is set
+ * aside instead of removed. A file that was written to and settled again at that time may have its checksums
+ * of before back: it gets a writing record, too, and new ones. A start that was killed in between does so
+ * again.
  *
  * Failure modes: a broken record ends the start before anything is removed. A disk that is missing is logged:
  * its files are not found until it is back. When a file could not be protected, no marked file is removed:
@@ -101,6 +104,17 @@ static int on_nobodys(void *arg, struct slice location)
     return 0;
 }
 
+/* From now on the file knows its time, which is the inode's: unless what was lost are changes of inodes, and
+ * the file was written to after the last one that there is. */
+static int set_time(struct start *s, struct hard *h, const struct scratch_inode *inode, struct err *e)
+{
+    struct stat st;
+    if (kv_is_cut(s->n->service->config.control) && hard_stat(h, &st) == 0 &&
+        snode_ns(st.st_mtim) > inode->mtime_ns)
+        return 0;
+    return hard_set_mtime(h, inode->mtime_ns, e);
+}
+
 /* The file is an inode's after all: it counts as written to, and is settled like any other. */
 static int keep(struct start *s, const struct scratch_unsettled *x, struct err *e)
 {
@@ -113,22 +127,28 @@ static int keep(struct start *s, const struct scratch_unsettled *x, struct err *
     if (r == 0)
         r = hard_find(s->n->store, location, &h, e);
     if (r == 0)
-        r = hard_set_mtime(h, inode.mtime_ns, e); /* from now on the file knows its time */
+        r = set_time(s, h, &inode, e);
     struct scratch_set set = {.what = SCRATCH_SET_WRITING | SCRATCH_SET_CTIME, .ctime_ns = inode.ctime_ns};
     return r == 0 ? scratch_setattr(s->n->names, &call, x->ino, &set, s->a, &inode, e) : r;
+}
+
+static bool is_doubtful(const struct start *s, const struct scratch_unsettled *x)
+{
+    if (x->location_bytes != sizeof(struct place))
+        return false;
+    bool is_listed = s->n_places > 0 &&
+                     bsearch(x->location, s->places, s->n_places, sizeof(struct place), by_bytes) != NULL;
+    return is_listed || hard_is_forgotten(s->n->store, slice_of(x->location, x->location_bytes));
 }
 
 static int on_located(void *arg, const struct scratch_unsettled *x)
 {
     struct start *s = arg;
     struct err e = {0};
-    if (x->location_bytes != sizeof(struct place) ||
-        !bsearch(x->location, s->places, s->n_places, sizeof(struct place), by_bytes))
-        return 0;
-    int r = keep(s, x, &e);
+    int r = is_doubtful(s, x) ? keep(s, x, &e) : 0;
     if (r < 0)
         log_error("object", "inode %" PRIu64 ": %s", x->ino, e.text[0] ? e.text : err_text(r));
-    s->unprotected |= r < 0;
+    s->unprotected |= r < 0 && r != -ENOENT; /* there is no file */
     return 0;
 }
 
@@ -138,9 +158,10 @@ static int find_owners(struct start *s, struct err *e)
               "the last changes of a database are lost (see above): looking at all scratch files for those "
               "that were among them");
     int r = hard_unprotected(s->n->store, on_nobodys, s, e);
-    if (r < 0 || s->n_places == 0)
+    if (r < 0)
         return r;
-    qsort(s->places, s->n_places, sizeof(struct place), by_bytes);
+    if (s->n_places > 0)
+        qsort(s->places, s->n_places, sizeof(struct place), by_bytes);
     return scratch_located(s->n->names, on_located, s, e);
 }
 
@@ -218,6 +239,8 @@ static int on_orphan(void *arg, const struct scratch_orphan *x)
         return stree_keep_orphan(s->n, x, NULL) == 0 ? -EAGAIN : 0;
     if (is_open(s, x) && stree_keep_orphan(s->n, x, NULL) == 0)
         return -EAGAIN;
+    if (stree_is_awaited(s->n, x->bucket, x->ino))
+        return -EAGAIN;
     o.v[0] = *x;
     snode_free_orphans(s->n, &o);
     s->n_orphans++;
@@ -253,6 +276,8 @@ static int reconcile(struct start *s, struct err *e)
         r = protect(s, e);
     if (r == 0)
         r = sweep(s, e);
+    if (r == 0)
+        r = stree_await_opened(n, e);
     if (r == 0)
         r = scratch_sweep(n->names, on_orphan, s, e);
     if (r == 0)

@@ -8,10 +8,49 @@
  */
 #include "object/scratch_tree.h"
 
+#include "base/log.h"
+
 #define PAGE_MAX_BYTES (2 * MIB)
 #define ENTRY_ARENA    (64 * KIB)
 
 /* ---- calls ---- */
+
+/* A user's session works on one tree, and counts as a mount of it to the others: what it writes, and when,
+ * they are not told. */
+static int join_tree(struct object_session *ses, const struct bucket *b, struct err *e)
+{
+    lock_take(&ses->lock);
+    bool is_first = ses->tree_bucket == 0;
+    if (is_first)
+        ses->tree_bucket = b->id;
+    bool is_other = ses->tree_bucket != b->id;
+    lock_drop(&ses->lock);
+    if (is_first)
+        ses->company = watch_company(ses, b);
+    return is_other ? err_set(e, -EINVAL, "a user's session works on the tree of one bucket") : 0;
+}
+
+/* And makes changes of one mount. */
+static int join_mount(struct object_session *ses, struct id128 mount, struct err *e)
+{
+    _cleanup_(user_unrefp) struct user *u = NULL;
+    lock_take(&ses->lock);
+    bool is_first = id_is_zero(ses->tree_mount);
+    if (is_first)
+        ses->tree_mount = mount;
+    bool is_other = !id_eq(ses->tree_mount, mount);
+    lock_drop(&ses->lock);
+    if (is_other)
+        return err_set(e, -EINVAL, "a user's session makes changes of one mount");
+    int r = is_first ? access_user(ses, &u, e) : 0;
+    return r == 0 && is_first ? smounts_join(ses->service->scratch, u ? u->name : "", mount, e) : r;
+}
+
+static struct scratch_cred cred_of(const struct object_session *ses)
+{
+    return (struct scratch_cred){
+        .uid = ses->uid, .gid = ses->gid, .groups = ses->groups, .n_groups = ses->n_groups, .check = true};
+}
 
 int tree_call_init(struct tree_call *t, struct object_session *ses, struct slice bucket, struct slice mount,
                    uint64_t request, struct err *e)
@@ -26,7 +65,76 @@ int tree_call_init(struct tree_call *t, struct object_session *ses, struct slice
     t->call.request = request;
     if (mount.n > 0)
         memcpy(t->call.mount.b, mount.p, mount.n);
-    return 0;
+    if (!ses->has_peer)
+        return 0;
+    t->cred = cred_of(ses);
+    t->call.cred = &t->cred;
+    r = join_tree(ses, t->bucket, e);
+    return r == 0 && mount.n > 0 ? join_mount(ses, t->call.mount, e) : r;
+}
+
+/* ---- what the node checks ---- */
+
+/* Whether the mount has the file open with at least these rights: it asks again, in a new session. */
+static bool has_it_open(struct tree_call *t, uint64_t ino, bool writes, bool reads)
+{
+    struct sfile *f = id_is_zero(t->call.mount) ? NULL : sfile_peek(t->node, t->call.bucket, ino);
+    bool has = false;
+    if (!f)
+        return false;
+    lock_take(&t->node->lock);
+    for (const struct stree *o = f->trees; o && !has; o = o->file_next)
+        has = id_eq(o->mount, t->call.mount) && (!reads || o->may_read) &&
+              (!writes || o->writes || o->noted & SCRATCH_OPENED_WRITES);
+    lock_drop(&t->node->lock);
+    sfile_put(t->node, f);
+    return has;
+}
+
+int tree_call_may_open(struct tree_call *t, const struct scratch_inode *x, bool writes, bool *ret_reads,
+                       struct err *e)
+{
+    const struct scratch_cred *cred = t->call.cred;
+    bool is_owner = scratch_is_owner(x, cred);
+    *ret_reads = is_owner || (x->links > 0 && scratch_may(x, cred, 4, NULL) == 0) ||
+                 has_it_open(t, x->ino, /* writes= */ false, /* reads= */ true);
+    if (is_owner || (!writes && *ret_reads))
+        return 0;
+    bool may = writes && x->links > 0 && scratch_may(x, cred, 2, NULL) == 0;
+    if (may || has_it_open(t, x->ino, writes, /* reads= */ !writes))
+        return 0;
+    return err_set(e, -EACCES, "permission denied");
+}
+
+void tree_call_drop_privilege(struct tree_call *t, const struct scratch_inode *x, struct arena *a)
+{
+    const struct scratch_call plain = {.bucket = t->call.bucket};
+    const struct scratch_set set = {.what = SCRATCH_SET_DROP_PRIVILEGE | tree_call_group_goes(t, x)};
+    struct scratch_inode after;
+    struct err e = {0};
+    if (!t->call.cred || t->call.cred->uid == 0)
+        return;
+    int r = 0;
+    if (x->mode & (S_ISUID | S_ISGID))
+        r = scratch_setattr(t->node->names, &plain, x->ino, &set, a, &after, &e);
+    if (r == 0 && x->xattrs > 0)
+        r = scratch_xattr_remove(t->node->names, &plain, x->ino, SLICE_LIT("security.capability"), &e);
+    if (r < 0 && r != -ENODATA)
+        log_warn("object", "inode %llu: what lets it run as another: %s", (unsigned long long)x->ino, e.text);
+}
+
+uint32_t tree_call_group_goes(const struct tree_call *t, const struct scratch_inode *x)
+{
+    return S_ISREG(x->mode) && !scratch_in_group(t->call.cred, x->gid) ? SCRATCH_SET_DROP_GROUP : 0;
+}
+
+void tree_call_of(struct tree_call *t, const struct object_session *ses, const struct stree *x)
+{
+    *t = (struct tree_call){.node = x->node, .call = {.bucket = x->file->bucket, .mount = x->mount}};
+    if (!ses->has_peer)
+        return;
+    t->cred = cred_of(ses);
+    t->call.cred = &t->cred;
 }
 
 void tree_call_fini(struct tree_call *t)
@@ -145,6 +253,7 @@ static int create(struct tree_call *t, struct object_session *ses, const struct 
             snode_drop_extent(h, r);
         return r;
     }
+    t->call.cred = NULL; /* the name was his to make, and the file is his: what is left is ours to do */
     if (writes)
         r = open_made(t, ses, q, &x, h, fd, a, rep, e);
     else if (opens)
@@ -162,7 +271,12 @@ int op_tree_create(struct object_session *ses, const struct wire_tree_create_req
 {
     _cleanup_tree_call_ struct tree_call t;
     int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
-    t.cred = (struct scratch_cred){.uid = req->uid, .gid = req->gid, .umask = req->umask};
+    bool opens = req->name.n == 0 || req->flags & (WIRE_WRITE | WIRE_LATE);
+    if (r == 0 && t.call.cred && req->name.n > 0 && opens && !(req->flags & WIRE_EXCLUSIVE))
+        return err_set(e, -EINVAL, "what is there already is opened by TREE_OPEN");
+    if (!t.call.cred)
+        t.cred = (struct scratch_cred){.uid = req->uid, .gid = req->gid};
+    t.cred.umask = req->umask;
     t.call.cred = &t.cred;
     return r < 0 ? r : create(&t, ses, req, a, rep, e);
 }
@@ -174,12 +288,22 @@ int op_tree_open(struct object_session *ses, const struct wire_tree_open_req *re
     struct stree *tree = NULL;
     struct scratch_inode x;
     int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
+    bool reads = true, checks = r == 0 && t.call.cred;
     if (r == 0)
         r = session_check_room(ses, e);
+    if (r == 0 && checks)
+        r = scratch_getattr(t.node->names, t.call.bucket, req->ino, a, &x, e);
+    if (r == 0 && checks)
+        r = tree_call_may_open(&t, &x, req->flags & WIRE_WRITE, &reads, e);
+    if (r == 0 && checks && req->flags & WIRE_WRITE && req->flags & WIRE_TRUNCATE)
+        tree_call_drop_privilege(&t, &x, a);
+    t.call.cred = NULL;
     if (r == 0)
         r = scratch_hold(t.node->names, t.call.bucket, req->ino, e);
     if (r == 0)
         r = stree_open(t.node, &t.call, req->ino, req->flags, a, &tree, &x, e);
+    if (r == 0)
+        tree->may_read = reads;
     if (r == 0)
         r = stree_give(ses, t.bucket, tree, &rep->handle, &rep->fd, e);
     if (r == 0) {
@@ -305,12 +429,26 @@ static int read_directory(struct reading *g, const struct wire_tree_readdir_req 
     return 0;
 }
 
+/* Names take the right to read, what they lead to that to search. Its owner goes on reading it, whatever mode
+ * it was given since it was opened. */
+static int may_list(struct tree_call *t, uint64_t ino, struct arena *a, bool *plus, struct err *e)
+{
+    struct scratch_inode x;
+    int r = scratch_getattr(t->node->names, t->call.bucket, ino, a, &x, e);
+    if (r < 0)
+        return r;
+    *plus = *plus && scratch_may(&x, t->call.cred, 1, NULL) == 0;
+    return scratch_is_owner(&x, t->call.cred) ? 0 : scratch_may(&x, t->call.cred, 4, e);
+}
+
 int op_tree_readdir(struct object_session *ses, const struct wire_tree_readdir_req *req, struct arena *a,
                     struct wire_tree_readdir_rep *rep, struct err *e)
 {
     _cleanup_tree_call_ struct tree_call t;
     struct reading g = {.t = &t, .plus = req->flags & WIRE_PLUS};
     int r = tree_call_init(&t, ses, req->bucket, SLICE_NULL, 0, e);
+    if (r == 0 && t.call.cred)
+        r = may_list(&t, req->ino, a, &g.plus, e);
     if (r < 0)
         return r;
     g.out = BUF_INIT(MIN(req->max, (uint32_t)PAGE_MAX_BYTES));

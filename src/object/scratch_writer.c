@@ -265,7 +265,7 @@ int op_scratch_put_open(struct scratch_op *o, const struct wire_put_open_req *re
         r = session_put(o->session, HANDLE_SWRITE, w, &rep->handle);
     if (r < 0) {
         swriter_unref(w);
-        return r == -EMFILE ? err_set(e, r, "too many open handles in one session") : r;
+        return r == -EMFILE ? session_no_room(r, e) : r;
     }
     rep->fd = w->fd;
     return 0;

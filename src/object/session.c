@@ -40,6 +40,20 @@ void object_session_set_remote(struct object_session *s)
     s->is_remote = true;
 }
 
+void object_session_set_peer(struct object_session *s, uint32_t uid, uint32_t gid, const uint32_t *groups,
+                             size_t n_groups)
+{
+    assert(!s->has_peer);
+    s->groups = calloc(MAX(n_groups, (size_t)1), sizeof(*s->groups));
+    assert(s->groups);
+    if (n_groups > 0)
+        memcpy(s->groups, groups, n_groups * sizeof(*groups));
+    s->uid = uid;
+    s->gid = gid;
+    s->n_groups = n_groups;
+    s->has_peer = true;
+}
+
 void object_sent(struct object_session *s, uint32_t op, const void *rep)
 {
     const struct wire_open_rep *opened = rep;
@@ -97,6 +111,22 @@ void object_unsent(struct object_session *s, uint32_t op, const void *req, const
     scratch_tell_all(s, op, req);
 }
 
+/* Users are many, and each may have as many sessions as it likes. */
+static bool enter_users(struct object_session *ses)
+{
+    struct object_service *s = ses->service;
+    if (!ses->access_key || atomic_fetch_add(&s->of_users, 1) < atomic_load(&s->of_users_max))
+        return true;
+    (void)atomic_fetch_sub(&s->of_users, 1);
+    return false;
+}
+
+static void leave_users(struct object_session *ses)
+{
+    if (ses->access_key)
+        (void)atomic_fetch_sub(&ses->service->of_users, 1);
+}
+
 static void drop(enum handle_kind kind, void *object)
 {
     if (kind == HANDLE_READ)
@@ -136,8 +166,11 @@ void object_session_free(struct object_session *ses)
      * to anybody. */
     for (int is_watch = 1; is_watch >= 0; is_watch--)
         for (uint32_t i = 0; i < ses->n_handles; i++)
-            if ((ses->handles[i].kind == HANDLE_WATCH) == is_watch)
+            if (ses->handles[i].kind != HANDLE_FREE && (ses->handles[i].kind == HANDLE_WATCH) == is_watch) {
                 drop(ses->handles[i].kind, ses->handles[i].object);
+                leave_users(ses);
+            }
+    watch_free(ses->company);
     slocks_end_session(s->scratch->locks, ses);
     route_session_free(ses->route);
     user_unref(ses->user);
@@ -148,6 +181,7 @@ void object_session_free(struct object_session *ses)
     free(ses->mount_bucket);
     free(ses->mount_reason);
     free(ses->handles);
+    free(ses->groups);
     lock_fini(&ses->lock);
     ses->magic = 0;
     free(ses);
@@ -180,6 +214,8 @@ int session_put(struct object_session *ses, enum handle_kind kind, void *object,
 {
     LOCK_SCOPE(&ses->lock);
     int r = ses->free_head ? 0 : grow_locked(ses);
+    if (r == 0 && !enter_users(ses))
+        r = -EMFILE;
     if (r < 0)
         return r;
     uint32_t i = ses->free_head - 1;
@@ -195,10 +231,17 @@ int session_put(struct object_session *ses, enum handle_kind kind, void *object,
 
 int session_check_room(struct object_session *ses, struct err *e)
 {
+    struct object_service *s = ses->service;
     LOCK_SCOPE(&ses->lock);
-    if (ses->free_head || ses->n_handles < OBJECT_HANDLES_MAX)
-        return 0;
-    return err_set(e, -EMFILE, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+    bool is_full = !ses->free_head && ses->n_handles >= OBJECT_HANDLES_MAX;
+    bool are_full = ses->access_key && atomic_load(&s->of_users) >= atomic_load(&s->of_users_max);
+    return is_full || are_full ? session_no_room(-EMFILE, e) : 0;
+}
+
+int session_no_room(int r, struct err *e)
+{
+    return err_set(e, r, "too many open handles: one session may have %d, those of all users together %d",
+                   OBJECT_HANDLES_MAX, OBJECT_OF_USERS_MAX);
 }
 
 static struct handle *find_locked(struct object_session *ses, enum handle_kind kind, uint64_t handle)
@@ -233,6 +276,18 @@ void *session_get(struct object_session *ses, enum handle_kind kind, uint64_t ha
         value_handle_ref(h->object);
     else
         swriter_ref(h->object);
+    return h->object;
+}
+
+struct stree *session_use_tree(struct object_session *ses, uint64_t handle, struct err *e)
+{
+    LOCK_SCOPE(&ses->lock);
+    struct handle *h = find_locked(ses, HANDLE_TREE, handle);
+    if (!h) {
+        (void)err_set(e, -EBADF, "handle is not open");
+        return NULL;
+    }
+    stree_use(h->object);
     return h->object;
 }
 
@@ -274,6 +329,7 @@ void *session_take(struct object_session *ses, enum handle_kind kind, uint64_t h
     struct handle *h = find_locked(ses, kind, handle);
     if (!h)
         return NULL;
+    leave_users(ses);
     h->kind = HANDLE_FREE;
     h->next_free = ses->free_head;
     ses->free_head = (uint32_t)handle + 1;

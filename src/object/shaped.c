@@ -9,8 +9,9 @@
 
 #include <inttypes.h>
 
-#define PAGE      256
-#define CLAIM_MAX TIB /* bytes read from one descriptor that are believed */
+#define PAGE       256
+#define CLAIM_MAX  (1024 * TIB) /* bytes that one handle is believed to have brought */
+#define CHARGE_MAX TIB          /* and those of them that are paid for */
 
 /* X(NAME, name): operations on data with a field `bucket`. */
 #define BUCKET_OPS(X)                                                                                        \
@@ -23,10 +24,15 @@
     X(COPY, copy)                                                                                            \
     X(MKDIR, mkdir)                                                                                          \
     X(RMDIR, rmdir)                                                                                          \
+    X(SET_META, set_meta)                                                                                    \
+    X(SET_TAGS, set_tags)                                                                                    \
     X(TREE_LOOKUP, tree_lookup)                                                                              \
     X(TREE_CREATE, tree_create)                                                                              \
     X(TREE_OPEN, tree_open)                                                                                  \
     X(TREE_READDIR, tree_readdir)                                                                            \
+    X(TREE_SETATTR, tree_setattr)                                                                            \
+    X(TREE_XATTR_SET, tree_xattr_set)                                                                        \
+    X(TREE_XATTR_REMOVE, tree_xattr_remove)                                                                  \
     X(TREE_LINK, tree_link)                                                                                  \
     X(TREE_UNLINK, tree_unlink)                                                                              \
     X(TREE_RMDIR, tree_rmdir)                                                                                \
@@ -36,13 +42,18 @@
 #define HANDLE_OPS(X)                                                                                        \
     X(FETCH, fetch)                                                                                          \
     X(PUT_WRITE, put_write)                                                                                  \
-    X(UPLOAD_WRITE, upload_write)
+    X(UPLOAD_WRITE, upload_write)                                                                            \
+    X(TREE_READ, tree_read)                                                                                  \
+    X(TREE_WRITE, tree_write)                                                                                \
+    X(TREE_APPEND, tree_append)
 
 /* X(NAME, name): operations that give a handle, for which the bucket is remembered. */
 #define OPENING_OPS(X)                                                                                       \
     X(OPEN, open)                                                                                            \
     X(PUT_OPEN, put_open)                                                                                    \
-    X(UPLOAD_PART, upload_part)
+    X(UPLOAD_PART, upload_part)                                                                              \
+    X(TREE_CREATE, tree_create)                                                                              \
+    X(TREE_OPEN, tree_open)
 
 /* Whether the operation passes the gate; its bucket, a reference, or NULL. */
 static bool is_shaped(struct object_session *ses, uint32_t op, const void *req, struct bucket **ret)
@@ -100,6 +111,12 @@ static uint64_t bytes_of(uint32_t op, const void *req, const void *rep)
         return ((const struct wire_put_write_req *)req)->data.n;
     if (op == WIRE_OP_UPLOAD_WRITE)
         return ((const struct wire_upload_write_req *)req)->data.n;
+    if (op == WIRE_OP_TREE_READ)
+        return ((const struct wire_tree_read_rep *)rep)->data.n;
+    if (op == WIRE_OP_TREE_WRITE)
+        return ((const struct wire_tree_write_rep *)rep)->n;
+    if (op == WIRE_OP_TREE_APPEND)
+        return ((const struct wire_tree_append_rep *)rep)->n;
     return 0;
 }
 
@@ -108,11 +125,14 @@ static bool is_background(uint32_t op, const void *req)
     return op == WIRE_OP_FETCH && (((const struct wire_fetch_req *)req)->flags & WIRE_BACKGROUND);
 }
 
-/* What the client says it read from the descriptor: its word, so bounded. */
-static uint64_t claimed(const struct wire_close_req *req)
+struct object_claim object_claim(const struct object_session *ses, const struct wire_close_req *req)
 {
-    uint64_t cached = MIN(req->read_cached, CLAIM_MAX), origin = MIN(req->read_origin, CLAIM_MAX);
-    return MIN(cached + origin, CLAIM_MAX);
+    struct object_claim x = {0};
+    if (ses->access_key)
+        return x;
+    x.cached = MIN(req->read_cached, CLAIM_MAX);
+    x.origin = MIN(req->read_origin, CLAIM_MAX - x.cached);
+    return x;
 }
 
 /* A descriptor is given back, or what it was for has ended: does not wait, but what was read is paid for. */
@@ -124,8 +144,9 @@ static int close_shaped(struct object_session *ses, const struct wire_close_req 
         bucket_find_id(ses->service->buckets, session_bucket(ses, req->handle));
     w.bucket = b;
     int r = object_call(ses, WIRE_OP_CLOSE, req, a, rep, e);
+    const struct object_claim claim = object_claim(ses, req);
     if (r == 0)
-        gate_charge(ses->service->gate, &w, claimed(req));
+        gate_charge(ses->service->gate, &w, MIN(claim.cached + claim.origin, CHARGE_MAX));
     return r;
 }
 

@@ -13,8 +13,8 @@
  *  3. One operation at a time runs on a handle (busy), and none after its commit (ended).
  *
  * Failure modes: a part that the origin still takes while the upload is aborted may be left there: those that
- * have left whole are waited for a little. An upload that a node which dies leaves at the origin is aborted
- * by its next run (unfinished.h).
+ * have left whole are waited for a little, and where that was not enough the upload is aborted once more a
+ * little later. That, and what a node which dies leaves at the origin, is of unfinished.h.
  */
 #include "object/back_internal.h"
 #include "object/part_send.h"
@@ -72,7 +72,7 @@ bool through_is_wanted(struct object_service *s, struct upstream *u, const struc
     if (u->bucket->p.write == BUCKET_WRITE_BACK || back_has(s->back, u->bucket->id, q->key))
         return false;
     return !(q->flags & WIRE_STAGED) && q->size != UINT64_MAX && q->size > PART_MIN_BYTES &&
-           origin_has_uploads(u->origin) && q->size > object_room(s);
+           origin_begins_uploads(u->origin) && q->size > object_room(s);
 }
 
 /* ---- life ---- */
@@ -91,8 +91,9 @@ void through_unref(struct through *t)
     if (atomic_fetch_sub(&t->refs, 1) != 1)
         return;
     uint64_t until_ns = sys->mono_ns() + SETTLE_NS;
+    bool is_settled = true;
     for (size_t i = 0; i < t->n_senders; i++) {
-        part_send_settle(t->senders[i], until_ns);
+        is_settled &= part_send_settle(t->senders[i], until_ns);
         part_send_free(t->senders[i]);
     }
     struct err e = {0};
@@ -104,7 +105,7 @@ void through_unref(struct through *t)
         log_warn("object", "%s/" SLICE_FMT ": parts of a write that was given up are left behind: %s",
                  t->upstream->bucket->name, SLICE_ARG(t->put.key), e.text);
     if (t->origin_id[0])
-        origin_note_upload_end(t->upstream->origin, slice_str(t->origin_id), is_gone);
+        origin_note_upload_end(t->upstream->origin, slice_str(t->origin_id), is_gone && is_settled);
     (void)atomic_fetch_sub(&t->service->writers, 1);
     upstream_unref(t->upstream);
     arena_free(t->strings);
@@ -158,7 +159,7 @@ int through_open(struct object_session *ses, struct upstream *u, const struct wi
         r = session_put(ses, HANDLE_THROUGH, t, &rep->handle);
     if (r < 0) {
         through_unref(t);
-        return r == -EMFILE ? err_set(e, r, "too many open handles in one session") : r;
+        return r == -EMFILE ? session_no_room(r, e) : r;
     }
     rep->fd = -1;
     return 0;

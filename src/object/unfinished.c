@@ -22,6 +22,7 @@
 #define PLACE_BYTES  ORIGIN_PLACE_BYTES
 #define KEY_BYTES    (HEAD_BYTES + PLACE_BYTES + 8)
 #define RECORD_MAX   (ORIGIN_KEY_MAX_BYTES + ORIGIN_UPLOAD_ID_MAX + 16)
+#define FIRST_TRY_NS ((uint64_t)2000000000) /* then twice as long each time, and at last: */
 #define TRY_AGAIN_NS ((uint64_t)60000000000)
 
 struct entry {
@@ -37,6 +38,7 @@ struct unfinished {
     _Atomic uint64_t turn_ns; /* not before, monotonic */
     struct lock lock;         /* covers what follows */
     struct entry *all;
+    uint64_t wait_ns; /* until the next turn; also set by turns, which are one thread's */
 };
 
 /* ---- records ---- */
@@ -117,13 +119,24 @@ static void put(struct unfinished *t, struct entry *x)
     t->all = x;
 }
 
-/* The first that is left at the place, and is of the caller from now on; with an id that one. NULL: none. */
+static struct entry **find_locked(struct unfinished *t, const uint8_t place[PLACE_BYTES], struct slice id,
+                                  bool is_left)
+{
+    struct entry **at = &t->all;
+    while (*at &&
+           !(is_at(*at, place) && (*at)->is_left == is_left && (id.n == 0 || slice_eq_str(id, (*at)->id))))
+        at = &(*at)->next;
+    return at;
+}
+
+/* The first that is left at the place, and is of the caller from now on; with an id that one, and of several
+ * one that is not left. NULL: none. */
 static struct entry *take(struct unfinished *t, const uint8_t place[PLACE_BYTES], struct slice id)
 {
     LOCK_SCOPE(&t->lock);
-    struct entry **at = &t->all;
-    while (*at && !(is_at(*at, place) && (id.n > 0 ? slice_eq_str(id, (*at)->id) : (*at)->is_left)))
-        at = &(*at)->next;
+    struct entry **at = find_locked(t, place, id, /* is_left= */ id.n == 0);
+    if (!*at && id.n > 0)
+        at = find_locked(t, place, id, /* is_left= */ true);
     struct entry *x = *at;
     if (x)
         *at = x->next;
@@ -162,6 +175,26 @@ static void on_begun(const struct origin *o, struct slice key, struct slice id)
     put(t, x);
 }
 
+/* What was left just now is worth another try before those that have been left for long; not at once, since
+ * something of it may still be under way. */
+static void leave(struct unfinished *t, struct entry *x)
+{
+    uint64_t soon_ns = sys->mono_ns() + FIRST_TRY_NS;
+    bool is_first = unfinished_left(t) == 0;
+    x->is_left = true;
+    put(t, x);
+    LOCK_SCOPE(&t->lock);
+    t->wait_ns = FIRST_TRY_NS;
+    atomic_store(&t->turn_ns, is_first ? soon_ns : MIN(atomic_load(&t->turn_ns), soon_ns));
+}
+
+static void try_later(struct unfinished *t)
+{
+    LOCK_SCOPE(&t->lock);
+    t->wait_ns = MIN(MAX(2 * t->wait_ns, FIRST_TRY_NS), TRY_AGAIN_NS);
+    atomic_store(&t->turn_ns, sys->mono_ns() + t->wait_ns);
+}
+
 static void on_ended(const struct origin *o, struct slice id, bool is_gone)
 {
     struct unfinished *t = CAST_MAGIC(unfinished, o->uploads_arg, MAGIC);
@@ -173,8 +206,7 @@ static void on_ended(const struct origin *o, struct slice id, bool is_gone)
         entry_free(x);
         return;
     }
-    x->is_left = true;
-    put(t, x);
+    leave(t, x);
 }
 
 static const struct origin_uploads uploads = {.begun = on_begun, .ended = on_ended};
@@ -188,15 +220,13 @@ void unfinished_watch(struct unfinished *t, struct upstream *u)
 
 /* ---- what is left ---- */
 
-/* Nobody waits long for a service that says nothing: it is tried again later. */
-static atomic_bool is_impatient = true;
-
 int unfinished_tidy(struct unfinished *t, struct upstream *u)
 {
-    struct quit _cleanup_(quit_leave) soon = {.soon = &is_impatient};
+    struct quit _cleanup_(quit_leave) soon;
     struct entry *x;
     int r = 0;
-    quit_enter(&soon);
+    quit_enter_impatient(
+        &soon); /* nobody waits long for a service that says nothing: it is tried again later */
     while (r == 0 && origin_has_uploads(u->origin) && (x = take(t, u->origin->place, SLICE_NULL))) {
         struct err e = {0};
         upstream_charge_request(u);
@@ -231,7 +261,7 @@ void unfinished_turn(struct object_service *s)
         if (has_left(t, place) && object_upstream(s, slice_str(b->name), &u, NULL) == 0)
             (void)unfinished_tidy(t, u);
     }
-    atomic_store(&t->turn_ns, sys->mono_ns() + TRY_AGAIN_NS);
+    try_later(t);
 }
 
 /* ---- life ---- */

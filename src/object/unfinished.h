@@ -36,7 +36,8 @@ void unfinished_watch(struct unfinished *t, struct upstream *u);
 /* Aborts what is left at the upstream's place, each by one try; after the first failure no more. 0, or that
  * failure. */
 int unfinished_tidy(struct unfinished *t, struct upstream *u);
-/* The same for all buckets, once a minute at most. The steward's. */
+/* The same for all buckets: 2 s after one was left, then after twice as long each time, up to once a minute.
+ * The steward's. */
 void unfinished_turn(struct object_service *s);
 /* How many are left that nobody works on. */
 size_t unfinished_left(struct unfinished *t);

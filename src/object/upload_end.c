@@ -3,13 +3,14 @@
  *
  * Invariants:
  *  1. The origin completes an upload; only then is the object there, and only then is the upload marked
- * completed. A node that dies in between finds, when the client asks again, that the origin has no such
- * upload any more, and looks whether the object is the one that these parts make.
+ * completed. A node that dies in between is told the same, when the client asks again, by a kind of origin
+ * that knows the object for what these parts make (origin_upload_complete).
  *  2. What was cached of the key is forgotten before the origin is asked and when the end is unknown, as with
  * every write (writer.c).
- *  3. An upload leaves the control store only after the origin has aborted it. An abort waits for nobody who
- * sends a part: what their senders may still send is stopped first (upload_slot_stop), and a part that the
- * origin took meanwhile is either recorded before the upload's record goes or not at all.
+ *  3. An upload leaves the control store only after the origin has aborted it. Neither an abort nor a
+ * completion waits for anybody who sends a part: a completion is of parts that were acknowledged, and names
+ * them. What their senders may still send is stopped first (upload_slot_stop), and a part that the origin
+ * took meanwhile is either recorded before the upload ends or not at all.
  *  4. The copy of the parts is kept under an ETag only when the origin's answer to the end of this upload
  * told it, or the ETag itself tells of these parts: whoever asks afterwards may hear of somebody else's
  * object.
@@ -22,20 +23,14 @@
 
 #include "base/log.h"
 #include "base/sys.h"
-#include "base/text.h"
 #include "origin/meta.h"
-
-#include <openssl/evp.h>
 
 #define RECORD_ARENA     (2 * UPLOAD_RECORD_MAX)
 #define ANSWER_ARENA     (8 * MIB) /* ETags and checksums of all parts */
-#define MD5_BYTES        16
-#define COMPLETED_KEPT_S 86400 /* for clients that ask again */
-#define TURN_MAX         64    /* uploads that one walk finds */
-#define FAILED_MAX       16    /* buckets where something fails in one turn */
+#define COMPLETED_KEPT_S 86400     /* for clients that ask again */
+#define TURN_MAX         64        /* uploads that one walk finds */
+#define FAILED_MAX       16        /* buckets where something fails in one turn */
 #define TRY_AGAIN_NS     600000000000ull
-
-typedef int (*slot_close_fn)(struct object_service *s, struct upload_slot *slot, struct err *e);
 
 struct ending {
     struct object_service *service;
@@ -47,7 +42,7 @@ struct ending {
     uint32_t *numbers;
     uint64_t *sizes, total;
     size_t n;
-    bool gone;          /* the upload is aborted, its slot of no use any more */
+    bool gone;          /* the upload has ended, its slot is of no use any more */
     bool answer_is_own; /* the answer is about what was put together here */
 };
 
@@ -75,7 +70,8 @@ static int take_listed(void *arg, const struct upload_part_record *p)
         return -ESTALE;
     x->parts[x->n] = (struct origin_part){.number = p->number,
                                           .etag = arena_dup(x->arena, p->origin_etag),
-                                          .sum = arena_dup(x->arena, p->checksum)};
+                                          .sum = arena_dup(x->arena, p->checksum),
+                                          .md5 = arena_dup(x->arena, p->etag)};
     x->numbers[x->n] = p->number;
     x->sizes[x->n] = p->size_bytes;
     x->total += p->size_bytes;
@@ -117,48 +113,6 @@ static int choose(struct ending *x, struct slice text, struct err *e)
     return r == -ESTALE
                ? err_set(e, r, "part %u is not there, or is another one by now", c.listed[x->n].number)
                : r;
-}
-
-/* ---- whether the object is what these parts make ---- */
-
-/* The ETag that S3 makes of parts: MD5 of their MD5s, and how many there are. False when the origin's ETags
- * of the parts are none. */
-static bool expected_etag(const struct ending *x, char *ret, size_t size)
-{
-    uint8_t digest[EVP_MAX_MD_SIZE];
-    char hex[2 * MD5_BYTES + 1];
-    EVP_MD_CTX *md5 = EVP_MD_CTX_new();
-    bool good = md5 && EVP_DigestInit_ex(md5, EVP_md5(), NULL) == 1;
-    assert(good);
-    for (size_t i = 0; i < x->n && good; i++) {
-        uint8_t one[MD5_BYTES];
-        good = x->parts[i].etag.n == sizeof(hex) - 1 && text_unhex(x->parts[i].etag, one, sizeof(one)) == 0 &&
-               EVP_DigestUpdate(md5, one, sizeof(one)) == 1;
-    }
-    good = good && EVP_DigestFinal_ex(md5, digest, NULL) == 1;
-    EVP_MD_CTX_free(md5);
-    if (!good)
-        return false;
-    text_hex(digest, MD5_BYTES, hex);
-    (void)snprintf(ret, size, "%s-%zu", hex, x->n);
-    return true;
-}
-
-/* The origin does not know the upload: it may have completed it without anybody hearing of it. */
-static int look_for_object(struct ending *x, struct origin_attr *ret, struct err *e)
-{
-    char etag[ORIGIN_ETAG_MAX + 1];
-    struct err local = {0};
-    int r = upstream_head(x->upstream, x->record.key, SLICE_NULL, x->arena, ret, &local);
-    if (r < 0 && r != -ENOENT) {
-        if (e)
-            *e = local;
-        return r;
-    }
-    if (r == 0 && ret->size_bytes == x->total && expected_etag(x, etag, sizeof(etag)) &&
-        slice_eq_str(ret->etag, etag))
-        return 0;
-    return err_set(e, -ENOENT, "the origin has no such upload any more");
 }
 
 /* ---- completing ---- */
@@ -233,6 +187,7 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
                              .content_type = x->record.content_type,
                              .meta = x->record.meta,
                              .sums = x->record.gives_sums ? x->record.tag : SLICE_NULL,
+                             .whole_sum = q->checksum,
                              .if_match = q->if_match,
                              .if_none_match = q->if_none_match != 0};
     struct origin_attr answer;
@@ -240,10 +195,8 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
     uint64_t generation = object_forget_key(s, x->upstream->bucket, put.key);
     int r = upstream_upload_complete(x->upstream, &put, x->record.origin_id, x->parts, x->n, x->total,
                                      x->arena, &answer, e);
-    x->answer_is_own = r != 0 || (answer.etag.n > 0 && answer.etag.n <= ORIGIN_ETAG_MAX);
-    if (r == -ENOENT)
-        r = look_for_object(x, &answer, e);
-    else if (!x->answer_is_own)
+    x->answer_is_own = r == 0 && answer.etag.n > 0 && answer.etag.n <= ORIGIN_ETAG_MAX;
+    if (r == 0 && !x->answer_is_own)
         r = upstream_head(x->upstream, put.key, SLICE_NULL, x->arena, &answer, e);
     if (r < 0) {
         (void)object_forget_key(s, x->upstream->bucket, put.key);
@@ -257,7 +210,9 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
     done.etag = answer.etag;
     done.tag = q->checksum;
     struct err local = {0};
-    if (upload_save(s->config.control, x->upstream->bucket->id, &done, &local) < 0)
+    x->gone = upload_save(s->config.control, x->upstream->bucket->id, &done, &local) == 0;
+    upload_slot_end(s, x->slot);
+    if (!x->gone)
         log_warn("object", "%s/" SLICE_FMT ": completed, but the upload's record stays: %s",
                  x->upstream->bucket->name, SLICE_ARG(put.key), local.text);
     make_current(x, ret, generation);
@@ -286,12 +241,15 @@ static int complete(struct ending *x, const struct wire_upload_complete_req *q, 
     int r = check_conditions(x, q, e);
     if (r == 0)
         r = choose(x, q->parts, e);
-    return r == 0 ? complete_at_origin(x, q, ret, e) : r;
+    if (r < 0)
+        return r;
+    upload_slot_stop(x->service, x->slot);
+    return complete_at_origin(x, q, ret, e);
 }
 
-/* The upload named by a request, closed. close: upload_slot_close or upload_slot_stop. */
+/* The upload named by a request, closed, unless it was completed. */
 static int ending_begin(struct ending *x, struct object_service *s, struct slice bucket, struct slice key,
-                        struct slice id, slot_close_fn close, struct err *e)
+                        struct slice id, struct err *e)
 {
     *x = (struct ending){.service = s, .arena = arena_new(ANSWER_ARENA)};
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
@@ -302,17 +260,22 @@ static int ending_begin(struct ending *x, struct object_service *s, struct slice
         r = err_set(e, -ENOENT, "the parts of the upload are here");
     if (r == 0)
         r = object_upstream(s, bucket, &x->upstream, e);
-    if (r < 0)
+    if (r < 0 || x->record.completed)
         return r;
     struct upload_slot *slot = upload_slot_get(s, x->upstream->bucket->id, x->record.id);
-    r = close(s, slot, e);
-    if (r < 0) {
+    struct err busy = {0};
+    int closed = upload_slot_close(s, slot, &busy);
+    if (closed == 0)
+        x->slot = slot;
+    else
         upload_slot_put(s, slot);
-        return r;
-    }
-    x->slot = slot;
     /* Again: another may have ended it meanwhile. */
-    return upload_open_record(s, x->upstream->bucket, key, id, x->arena, &x->record, e);
+    r = upload_open_record(s, x->upstream->bucket, key, id, x->arena, &x->record, e);
+    if (r < 0 || closed == 0 || x->record.completed)
+        return r;
+    if (e)
+        *e = busy;
+    return closed;
 }
 
 static void ending_fini(struct ending *x)
@@ -329,7 +292,7 @@ int op_upload_complete(struct object_session *ses, const struct wire_upload_comp
 {
     struct ending _cleanup_(ending_fini) x;
     struct attr attr = {0};
-    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, upload_slot_close, e);
+    int r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, e);
     if (r == 0 && !x.record.completed) /* nothing older may follow it */
         r = back_wait_sent(ses->service->back, x.upstream->bucket, req->key, e);
     if (r < 0)
@@ -393,10 +356,14 @@ int op_upload_abort(struct object_session *ses, const struct wire_upload_abort_r
     if (r < 0 || is_here)
         return r;
     struct ending _cleanup_(ending_fini) x;
-    r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, upload_slot_stop, e);
+    r = ending_begin(&x, ses->service, req->bucket, req->key, req->id, e);
     if (r == 0 && x.record.completed)
         r = err_set(e, -ENOENT, "the upload was completed");
-    return r == 0 ? abort_upload(&x, /* patient= */ true, e) : r;
+    if (r < 0)
+        return r;
+    upload_slot_end(ses->service, x.slot);
+    upload_slot_stop(ses->service, x.slot);
+    return abort_upload(&x, /* patient= */ true, e);
 }
 
 /* ---- expiry ---- */
@@ -464,10 +431,10 @@ static int end_stale(struct stale *t, size_t i)
         return 0; /* something came of late, or is coming */
     struct ending _cleanup_(ending_fini) x;
     id_text(t->v[i].record.id, id);
-    int r = ending_begin(&x, s, slice_str(t->v[i].bucket->name), slice_str(t->v[i].key), slice_str(id),
-                         upload_slot_close, &e);
-    if (r == 0 && has_younger(t, i))
-        return 0; /* a part was acknowledged until the upload was closed */
+    int r = ending_begin(&x, s, slice_str(t->v[i].bucket->name), slice_str(t->v[i].key), slice_str(id), &e);
+    bool busy = upload_slots_busy(s, t->v[i].bucket_id, t->v[i].record.id);
+    if (r == 0 && (busy || has_younger(t, i)))
+        return 0; /* a part came, or was acknowledged, until the upload was closed */
     if (r == 0 && !x.record.completed)
         r = abort_upload(&x, /* patient= */ false, &e);
     if (r == 0)
@@ -505,7 +472,9 @@ void upload_turn(struct object_service *s)
     if (sys->mono_ns() < s->upload_turn_ns)
         return;
     struct stale *t = calloc(1, sizeof(*t));
+    struct quit _cleanup_(quit_leave) soon;
     assert(t);
+    quit_enter_impatient(&soon); /* nor does anything else that the steward does */
     t->service = s;
     t->now_ns = sys->real_ns();
     while (end_some(t)) /* others do not wait for a bucket that fails */
@@ -517,22 +486,37 @@ void upload_turn(struct object_service *s)
 /* ---- a bucket that goes ---- */
 
 struct forgetting {
+    struct object_service *service;
     struct upstream *upstream;
     uint64_t failed; /* not asked either, after the first */
 };
+
+/* Parts that still come would be left at the origin, where one is an object of its own. */
+static void stop_parts(struct forgetting *f, struct id128 id)
+{
+    struct upload_slot *slot = upload_slot_get(f->service, f->upstream->bucket->id, id);
+    if (upload_slot_close(f->service, slot, NULL) == 0) {
+        upload_slot_end(f->service, slot);
+        upload_slot_stop(f->service, slot);
+    }
+    upload_slot_put(f->service, slot);
+}
 
 static int forget_one(void *arg, uint64_t bucket, const struct upload_record *u)
 {
     struct forgetting *f = arg;
     (void)bucket;
-    if (!u->completed && (f->failed > 0 || abort_once(f->upstream, u->key, u->origin_id, NULL) < 0))
+    if (u->completed)
+        return 0;
+    stop_parts(f, u->id);
+    if (f->failed > 0 || abort_once(f->upstream, u->key, u->origin_id, NULL) < 0)
         f->failed++;
     return 0;
 }
 
 void upload_forget_bucket(struct object_service *s, struct bucket *b)
 {
-    struct forgetting f = {0};
+    struct forgetting f = {.service = s};
     struct err e = {0};
     upload_slots_forget(s, b->id);
     if (upstream_open(b, &f.upstream, NULL) < 0 || !origin_has_uploads(f.upstream->origin)) {

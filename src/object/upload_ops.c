@@ -68,7 +68,7 @@ int op_upload_create(struct object_session *ses, const struct wire_upload_create
     if (u->bucket->p.write == BUCKET_WRITE_BACK)
         return err_set(e, ERR_NOT_IMPLEMENTED, "writes of bucket %s do not wait for its origin",
                        u->bucket->name);
-    if (!origin_has_uploads(u->origin))
+    if (!origin_begins_uploads(u->origin))
         return err_set(e, ERR_NOT_IMPLEMENTED, "the origin of bucket %s takes no uploads in parts",
                        u->bucket->name);
     struct origin_put put = {
@@ -241,17 +241,17 @@ int op_upload_part(struct object_session *ses, const struct wire_upload_part_req
     r = session_put(ses, HANDLE_PART, p, &rep->handle);
     if (r < 0) {
         part_write_unref(p);
-        return err_set(e, r, "too many open handles in one session");
+        return session_no_room(r, e);
     }
     return 0;
 }
 
-/* What a part comes to that an abort stopped, or that somebody's end does not wait for. Whatever else gave it
- * up, as the node's stop does, leaves the upload as it is. */
+/* What a part comes to that the end of its upload stopped. Whatever else gave it up, as the node's stop does,
+ * leaves the upload as it is, and so does a completion that fails. */
 static int given_up(struct part_write *p, int r, struct err *e)
 {
-    return r == -ECANCELED && upload_slot_is_closing(p->service, p->slot)
-               ? err_set(e, -ENOENT, "the upload is being completed or aborted")
+    return r == -ECANCELED && upload_slot_has_ended(p->service, p->slot)
+               ? err_set(e, -ENOENT, "the upload was completed or aborted")
                : r;
 }
 
@@ -263,7 +263,7 @@ int op_upload_write(struct object_session *ses, const struct wire_upload_write_r
     if (!p)
         return -EBADF;
     uint64_t at = part_send_written(p->send);
-    int r = upload_slot_is_closing(p->service, p->slot) ? -ECANCELED : part_send_write(p->send, req->data, e);
+    int r = part_send_write(p->send, req->data, e);
     if (r == 0)
         upload_stage_write(p->service, p->slot, &p->stage, at, req->data);
     r = given_up(p, r, e);

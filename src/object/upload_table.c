@@ -9,7 +9,7 @@
  *  3. Parts on their way are found by their slot as long as their senders may send; those are stopped and
  * asked under the lock, and freed only after they have left it.
  *  4. A part of the copy is good only when the origin has acknowledged the very bytes that were written there
- * last.
+ * last, before the upload's end was begun: what the end takes for the object is what is good from then on.
  */
 #include "object/upload_table.h"
 
@@ -17,9 +17,8 @@
 
 #define WAIT_NS   1000000000ull
 #define IDLE_NS   3600000000000ull
-#define CLOSE_NS  (60 * WAIT_NS) /* longest that an end waits for the parts of its upload */
-#define SETTLE_NS (5 * WAIT_NS)  /* for parts that the origin may have all bytes of, before an abort */
-#define STOP_NS   (5 * WAIT_NS)  /* for senders that were stopped, which takes a moment */
+#define SETTLE_NS (5 * WAIT_NS) /* for parts that the origin may have all bytes of, before an end */
+#define STOP_NS   (5 * WAIT_NS) /* for senders that were stopped, which takes a moment */
 #define LOOK_NS   10000000ull
 
 enum stage { STAGE_NONE, STAGE_WRITING, STAGE_GOOD };
@@ -30,7 +29,7 @@ struct upload_slot {
     struct id128 id;
     /* Covered by service->upload_lock: */
     unsigned refs, active;
-    bool closing, unstaged;
+    bool closing, ended, unstaged;
     struct upload_way *ways;
     struct extent *extent;
     uint64_t part_bytes, used_ns;
@@ -139,10 +138,17 @@ bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 i
     return false;
 }
 
-bool upload_slot_is_closing(struct object_service *s, struct upload_slot *slot)
+bool upload_slot_has_ended(struct object_service *s, struct upload_slot *slot)
 {
     LOCK_SCOPE(&s->upload_lock);
-    return slot->closing;
+    return slot->ended;
+}
+
+void upload_slot_end(struct object_service *s, struct upload_slot *slot)
+{
+    LOCK_SCOPE(&s->upload_lock);
+    assert(slot->closing);
+    slot->ended = true;
 }
 
 int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct err *e)
@@ -151,12 +157,7 @@ int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct
     if (slot->closing)
         return err_set(e, ERR_CONFLICT, "the upload is being completed or aborted");
     slot->closing = true;
-    for (uint64_t end_ns = sys->mono_ns() + CLOSE_NS; slot->active > 0 && sys->mono_ns() < end_ns;)
-        (void)cond_wait_for(&s->upload_ended, &s->upload_lock, WAIT_NS);
-    if (slot->active == 0)
-        return 0;
-    slot->closing = false;
-    return err_set(e, ERR_CONFLICT, "parts of the upload are still coming");
+    return 0;
 }
 
 /* Stops the parts, then waits for so long at most until nothing is sent. */
@@ -174,21 +175,18 @@ static void stop_locked(struct object_service *s, struct upload_slot *slot, bool
     }
 }
 
-int upload_slot_stop(struct object_service *s, struct upload_slot *slot, struct err *e)
+void upload_slot_stop(struct object_service *s, struct upload_slot *slot)
 {
     LOCK_SCOPE(&s->upload_lock);
-    if (slot->closing)
-        return err_set(e, ERR_CONFLICT, "the upload is being completed or aborted");
-    slot->closing = true;
+    assert(slot->closing);
     stop_locked(s, slot, /* whole_too= */ false, SETTLE_NS);
     stop_locked(s, slot, /* whole_too= */ true, STOP_NS);
-    return 0;
 }
 
 void upload_slot_reopen(struct object_service *s, struct upload_slot *slot)
 {
     LOCK_SCOPE(&s->upload_lock);
-    slot->closing = false;
+    slot->closing = slot->ended = false;
 }
 
 /* ---- the copy ---- */
@@ -300,7 +298,7 @@ void upload_stage_end(struct object_service *s, struct upload_slot *slot, struct
     if (!g->extent)
         return;
     lock_take(&s->upload_lock);
-    slot->stages[g->number] = ok ? STAGE_GOOD : STAGE_NONE;
+    slot->stages[g->number] = ok && !slot->closing ? STAGE_GOOD : STAGE_NONE;
     lock_drop(&s->upload_lock);
     extent_unref(TAKE_PTR(g->extent));
 }

@@ -32,13 +32,17 @@ int upload_slot_send(struct object_service *s, struct upload_slot *slot, struct 
 void upload_slot_unsend(struct object_service *s, struct upload_slot *slot, struct upload_way *w);
 /* Whether a part of the upload is on its way now. Makes no slot. */
 bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 id);
-bool upload_slot_is_closing(struct object_service *s, struct upload_slot *slot);
-/* No part can begin any more; waits until those that run have ended. ERR_CONFLICT: someone else is at it. */
+/* No part can begin any more. Those that still come are waited for by nobody: an end is about parts that were
+ * acknowledged. ERR_CONFLICT: someone else is at it. */
 int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct err *e);
-/* The same for an abort, which waits for no client: parts that still come are stopped, and their next piece
+/* Of a closed one, before its end goes to the origin: parts that still come are stopped, and their next piece
  * is refused. Parts of which the origin may have all bytes get five seconds to end; afterwards nothing of the
  * upload comes at the origin any more. */
-int upload_slot_stop(struct object_service *s, struct upload_slot *slot, struct err *e);
+void upload_slot_stop(struct object_service *s, struct upload_slot *slot);
+/* Of a closed one: it was completed, or is being aborted. What parts come to that were stopped is that there
+ * is no such upload; before, nobody knows, and they may come again. */
+void upload_slot_end(struct object_service *s, struct upload_slot *slot);
+bool upload_slot_has_ended(struct object_service *s, struct upload_slot *slot);
 /* Of an upload that is still there. */
 void upload_slot_reopen(struct object_service *s, struct upload_slot *slot);
 

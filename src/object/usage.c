@@ -28,20 +28,28 @@ struct usage {
 
 /* ---- the table ---- */
 
+static bool is_row_of(const struct usage_row *r, uint64_t bucket_id, struct slice prefix)
+{
+    return r->prefix.p && r->bucket_id == bucket_id && slice_eq(r->prefix, prefix);
+}
+
 static size_t slot_of(const struct usage *u, uint64_t bucket_id, struct slice prefix)
 {
     size_t i = hash_mix(hash_table(prefix), bucket_id) % SLOTS;
-    for (; u->rows[i].prefix.p; i = (i + 1) % SLOTS)
-        if (u->rows[i].bucket_id == bucket_id && slice_eq(u->rows[i].prefix, prefix))
-            break;
+    while (u->rows[i].prefix.p && !is_row_of(&u->rows[i], bucket_id, prefix))
+        i = (i + 1) % SLOTS;
     return i;
 }
 
-/* The row of a prefix; where there is no room for one, that of the bucket; NULL when there is none either. */
+/* The row of a prefix; where there is no room for one, that of the bucket; NULL when there is none either.
+ * What a thread counts is mostly of the same row as what it counted before. */
 static struct usage_row *row_locked(struct usage *u, uint64_t bucket_id, struct slice prefix)
 {
+    static _Thread_local size_t last;
     lock_assert_held(&u->lock);
-    struct usage_row *row = &u->rows[slot_of(u, bucket_id, prefix)];
+    if (!is_row_of(&u->rows[last], bucket_id, prefix))
+        last = slot_of(u, bucket_id, prefix);
+    struct usage_row *row = &u->rows[last];
     if (row->prefix.p)
         return row;
     if (prefix.n > 0 && u->n >= USAGE_ROWS_MAX - OWN_ROOM)

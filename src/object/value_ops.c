@@ -118,7 +118,7 @@ static int give(struct object_session *ses, struct value_handle *h, uint64_t *re
     if (r == 0)
         return 0;
     value_handle_unref(h);
-    return err_set(e, r, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+    return session_no_room(r, e);
 }
 
 static struct value_handle *get_handle(struct object_session *ses, uint64_t handle, bool writes,

@@ -210,6 +210,8 @@ void watch_bucket_changed(struct object_service *s, uint64_t bucket_id)
 
 void watch_free(struct watch *w)
 {
+    if (!w)
+        return;
     struct object_service *s = w->service;
     lock_take(&s->watch_lock);
     struct watch **at = &s->watches;
@@ -224,6 +226,26 @@ void watch_free(struct watch *w)
     macro_close(&w->read_fd);
     free(w->prefix);
     free(w);
+}
+
+struct watch *watch_company(const struct object_session *ses, const struct bucket *b)
+{
+    struct object_service *s = ses->service;
+    struct watch *w = calloc(1, sizeof(*w));
+    assert(w);
+    *w = (struct watch){.service = s,
+                        .read_fd = -1,
+                        .write_fd = -1,
+                        .bucket_id = b->id,
+                        .place = b->place,
+                        .session = ses,
+                        .is_tree = true};
+    LOCK_SCOPE(&s->watch_lock);
+    w->next = s->watches;
+    s->watches = w;
+    (void)atomic_fetch_add(&s->n_watches, 1);
+    tell_company_locked(s, w->bucket_id);
+    return w;
 }
 
 /* prefix: of names; NULL: of hashes, or of a tree. */
@@ -278,7 +300,7 @@ static int begin(struct object_session *ses, const struct bucket *b, const struc
     r = session_put(ses, HANDLE_WATCH, w, &handle);
     if (r < 0) {
         watch_free(w);
-        return err_set(e, r, "too many open handles in one session, at most %d", OBJECT_HANDLES_MAX);
+        return session_no_room(r, e);
     }
     *ret_handle = handle;
     *ret_fd = fd;

@@ -35,6 +35,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "origin/meta.h"
 #include "store/hard.h"
 
@@ -116,16 +117,11 @@ static void *uploader_main(void *arg)
 
 static int start_uploader(struct writer *w)
 {
-    pthread_attr_t attr;
-    int r = pthread_attr_init(&attr);
-    assert(r == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
     w->body_size = w->size;
-    r = pthread_create(&w->uploader, &attr, uploader_main, w);
-    (void)pthread_attr_destroy(&attr);
+    int r = thread_start(&w->uploader, STACK_BYTES, uploader_main, w);
     w->started = r == 0;
     w->confirmed_ns = sys->real_ns();
-    return -r;
+    return r;
 }
 
 /* Who may not wait any longer gives the upload up. */

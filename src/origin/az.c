@@ -217,11 +217,35 @@ static void az_close(struct origin *o)
     az_free(az_of(o));
 }
 
+/* However it is encoded: the service reads a backslash as a slash and follows "." and "..". */
+static bool is_taken_for_another(struct slice key)
+{
+    return slice_find(key, '\\') >= 0 || web_leads_away(key);
+}
+
+int az_check_key(const struct az *z, struct slice key, struct err *e)
+{
+    int r = web_check_key(z->prefix, key, e);
+    return r == 0 && is_taken_for_another(key) ? err_set(e, -ENOENT, "no blob can have that name") : r;
+}
+
+int az_check_written(const struct az *z, struct slice key, struct err *e)
+{
+    bool taken = is_taken_for_another(key);
+    int r = web_check_key(z->prefix, key, e);
+    for (struct slice rest = key; rest.n > 0 && !taken;)
+        taken = slice_ends(slice_split(&rest, '/'), SLICE_LIT("."));
+    return r == 0 && taken ? err_set(e, -EINVAL,
+                                     "the service would take the name for another one: it has a backslash, "
+                                     "\".\", \"..\", or a dot at the end of a part")
+                           : r;
+}
+
 static int az_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
                   origin_sink_fn sink, void *arg, struct err *e)
 {
     struct az *z = az_of(o);
-    int r = web_check_key(z->prefix, g->key, e);
+    int r = az_check_key(z, g->key, e);
     return r < 0 ? r : web_get(&z->web, g, a, ret_attr, sink, arg, e);
 }
 

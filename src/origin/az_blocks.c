@@ -63,7 +63,7 @@ static int put_block(struct az *z, const struct origin_put *p, const struct orig
                      struct err *e)
 {
     struct buf _cleanup_buf_ id = BUF_INIT(ID_MAX);
-    int r = web_wait_for_body(body, offset, e);
+    int r = web_wait_for_part(&z->web, body, offset, n, e);
     if (r < 0)
         return r;
     block_id(x, i, &id);
@@ -160,6 +160,7 @@ int az_put_blocks(struct az *z, const struct origin_put *p, const struct origin_
                               .n = u.blocks.n,
                               .limit = (uint32_t)z->web.limit,
                               .cancel = p->cancel,
+                              .patience_ms = p->patience_ms,
                               .one = put_one,
                               .arg = &u};
     int r = web_parts_run(&parts, e);
@@ -270,7 +271,7 @@ int az_upload_part(struct origin *o, const struct origin_put *p, struct slice id
     struct run x = {.n = 0};
     char hex[2 * ID_RANDOM + 1];
     sys->random(x.random, sizeof(x.random));
-    int r = web_check_key(z->prefix, p->key, e);
+    int r = az_check_written(z, p->key, e);
     for (uint64_t at = 0; r == 0 && at < body->size_bytes; at += AZ_BLOCK_MAX) {
         uint64_t n = MIN(AZ_BLOCK_MAX, body->size_bytes - at);
         r = put_block(z, p, body, at, n, &x, x.n++, /* stop= */ NULL, e);
@@ -322,7 +323,7 @@ static int judge(struct az *z, const struct origin_put *p, const struct run *run
 static int complete(struct az *z, const struct origin_put *p, const struct run *runs, size_t n, uint64_t size,
                     struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
-    uint32_t attempt = 0;
+    struct retry retry = {0};
     bool done, unsure = false, was_unsure; /* a try may have done it; one before the last one */
     int r;
     do {
@@ -332,7 +333,7 @@ static int complete(struct az *z, const struct origin_put *p, const struct run *
         if (r < 0)
             r = judge(z, p, runs, n, size, r, a, ret_attr, &done, e);
         unsure = unsure || (r < 0 && r != ERR_ORIGIN_BUSY);
-    } while (r < 0 && web_try_again(&z->base, p->cancel, NULL, attempt++, r));
+    } while (r < 0 && web_try_again(&z->base, p->cancel, NULL, p->patience_ms, &retry, r));
     bool nobody_knows = r == ERR_PRECONDITION && was_unsure && !has_blocks(runs, n);
     if (nobody_knows || (r == ERR_ORIGIN_BUSY && unsure)) /* they tell callers that nothing was done */
         r = err_prefix(e, ERR_ORIGIN_FAILED, "an answer to the end of an upload was lost, and now");
@@ -349,7 +350,7 @@ int az_upload_complete(struct origin *o, const struct origin_put *p, struct slic
     struct err local = {0};
     if (!runs)
         abort();
-    int r = web_check_key(z->prefix, p->key, e);
+    int r = az_check_written(z, p->key, e);
     for (size_t i = 0; i < n && r == 0; i++)
         r = parse_part(&parts[i], &runs[i], e);
     if (r < 0)

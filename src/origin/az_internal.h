@@ -68,6 +68,15 @@ int az_url(const struct az *z, bool has_key, struct slice key, struct buf *b);
 int az_request_prepare(struct web_call *c, struct web_request *q, struct err *e);
 int az_request_refused(struct web_call *c, struct err *e);
 
+/* ---- az.c ---- */
+
+/* web_check_key, and -ENOENT for names that no blob has, because the service takes them for others: they
+ * could lead out of the prefix, and out of the container. */
+int az_check_key(const struct az *z, struct slice key, struct err *e);
+/* The same of a key that is written or removed: -EINVAL, also for names with a part that ends with a dot,
+ * which the service leaves off. */
+int az_check_written(const struct az *z, struct slice key, struct err *e);
+
 /* ---- az_token.c ---- */
 
 /* NULL where nobody gives tokens, or they must not go to the endpoint. ERR_BAD_OPTION. */

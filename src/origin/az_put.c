@@ -16,7 +16,7 @@
 #define COPY_LOOK_MS  200
 #define STOP_LOOK_MS  50
 #define COPY_MAX_MS   3600000ull
-#define LOOK_FAILURES 10 /* one after another, of looks at a copy */
+#define LOOK_FAILURES 10 /* one after another, of looks at a copy, are borne in any case */
 
 /* ---- headers ---- */
 
@@ -61,6 +61,7 @@ int az_put_headers(struct web_call *c, const struct origin_put *p, struct arena 
     struct slice meta = p->meta, name, value;
     int r = 0;
     c->once = p->if_none_match || p->if_match.n > 0;
+    c->reach = p->reach;
     while (r == 0 && origin_next_meta(&meta, &name, &value)) {
         if (slice_starts(name, ours)) {
             r = check_meta_name(slice_from(name, ours.n), e);
@@ -107,7 +108,7 @@ static int put_single(struct az *z, const struct origin_put *p, const struct ori
                       struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
     struct arena *_cleanup_(arena_freep) scratch = arena_new(64 * KIB);
-    int r = web_wait_for_body(body, 0, e);
+    int r = web_wait_for_part(&z->web, body, 0, body->size_bytes, e);
     if (r < 0)
         return r;
     struct web_call _cleanup_(web_call_fini) c;
@@ -131,7 +132,8 @@ int az_put(struct origin *o, const struct origin_put *p, const struct origin_bod
            struct origin_attr *ret_attr, struct err *e)
 {
     struct az *z = az_of(o);
-    int r = web_check_key(z->prefix, p->key, e);
+    origin_set_reach(p, ORIGIN_REACH_NOTHING);
+    int r = az_check_written(z, p->key, e);
     if (r < 0)
         return r;
     return body->size_bytes > AZ_SINGLE_MAX ? az_put_blocks(z, p, body, a, ret_attr, e)
@@ -144,6 +146,8 @@ int az_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, 
     struct slice meta = p->meta, name, value, ours = SLICE_LIT("x-amz-meta-");
     (void)size_bytes;
     int r = web_takes(&z->web, z->prefix, p, e);
+    if (r == 0)
+        r = az_check_written(z, p->key, e);
     while (r == 0 && origin_next_meta(&meta, &name, &value))
         if (slice_starts(name, ours))
             r = check_meta_name(slice_from(name, ours.n), e);
@@ -161,7 +165,7 @@ int az_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
     struct arena *_cleanup_(arena_freep) scratch = arena_new(64 * KIB);
     struct origin_put only = {.key = p->key, .meta = p->meta, .if_match = p->if_match};
     struct origin_body none = {0};
-    int r = web_check_key(z->prefix, p->key, e);
+    int r = az_check_written(z, p->key, e);
     if (r < 0)
         return r;
     struct web_call _cleanup_(web_call_fini) c;
@@ -183,7 +187,7 @@ int az_remove(struct origin *o, struct slice key, struct slice if_match, struct 
 {
     struct az *z = az_of(o);
     char etag[WEB_ETAG_MAX + 3];
-    int r = web_check_key(z->prefix, key, e);
+    int r = az_check_written(z, key, e);
     if (r < 0)
         return r;
     struct web_call _cleanup_(web_call_fini) c;
@@ -283,14 +287,20 @@ static void wait_a_little(void)
 static int wait_for_copy(const struct copy *x, struct err *e)
 {
     unsigned failures = 0;
-    uint64_t began_ms = sys_mono_ms();
+    uint64_t began_ms = sys_mono_ms(), heard_ms = began_ms;
+    char why[ERR_TEXT_MAX];
     for (;;) {
         struct web_call _cleanup_(web_call_fini) c;
         int r = look_at_copy(x, &c, e);
+        uint64_t now_ms = sys_mono_ms();
         if (r == -ECANCELED || quit_is_now())
             return give_up(x, -ECANCELED, "given up before the service has copied", e);
-        if (r < 0 && (r == ERR_CONFLICT || !retry_is_transient(r) || ++failures == LOOK_FAILURES))
+        if (r < 0 && (r == ERR_CONFLICT || !retry_is_transient(r)))
             return r;
+        if (r < 0 && ++failures >= LOOK_FAILURES && now_ms - heard_ms >= x->az->base.patience_ms) {
+            memcpy(why, e->text, sizeof(why));
+            return give_up(x, r, why, e);
+        }
         if (r == 0 && copy_is(&c, "success"))
             return 0;
         if (r == 0 && !copy_is(&c, "pending")) {
@@ -298,7 +308,8 @@ static int wait_for_copy(const struct copy *x, struct err *e)
             return err_set(e, ERR_ORIGIN_FAILED, "the copy ended as \"%s\"", c.response.copy_status);
         }
         failures = r == 0 ? 0 : failures;
-        if (sys_mono_ms() - began_ms >= COPY_MAX_MS)
+        heard_ms = r == 0 ? now_ms : heard_ms;
+        if (now_ms - began_ms >= COPY_MAX_MS)
             return give_up(x, -ETIMEDOUT, "the copy was not done within an hour", e);
         wait_a_little();
     }
@@ -311,9 +322,9 @@ int az_copy(struct origin *o, struct slice from, struct slice to, struct slice i
     struct buf _cleanup_buf_ url = BUF_INIT(WEB_URL_MAX);
     struct origin_attr source;
     char etag[WEB_ETAG_MAX + 3];
-    int r = web_check_key(z->prefix, from, e);
+    int r = az_check_key(z, from, e);
     if (r == 0)
-        r = web_check_key(z->prefix, to, e);
+        r = az_check_written(z, to, e);
     if (r == 0)
         r = web_head(&z->web, from, if_match, a, &source, e);
     if (r == 0)

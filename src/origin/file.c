@@ -26,13 +26,16 @@
  */
 #include "origin/file_internal.h"
 
+#include "base/hash.h"
 #include "base/id.h"
+#include "base/le.h"
 #include "base/quit.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/openat2.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
 
 #define FSTAB "/etc/fstab"
@@ -172,13 +175,68 @@ uint64_t file_mtime_ns(const struct stat *st)
     return (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec;
 }
 
+/* ---- whose reserved names are ---- */
+
+/* Ids of reserved names: 8 bytes of the node, 4 of its run, 4 that count. */
+#define RUN_AT   8
+#define COUNT_AT 12
+
+static struct {
+    uint64_t node; /* 0: not known */
+    uint32_t run;
+    uint64_t since_ns;
+    _Atomic uint32_t n;
+} own;
+
+void origin_set_node(struct slice node_id)
+{
+    own.node = hash_placement(node_id);
+    sys->random(&own.run, sizeof(own.run));
+    own.since_ns = sys->real_ns();
+}
+
+void file_tmp_id(char ret[ID_TEXT_SIZE])
+{
+    struct id128 id;
+    id_new(&id);
+    if (own.node != 0) {
+        be_put64(id.b, own.node);
+        be_put32(id.b + RUN_AT, own.run);
+        be_put32(id.b + COUNT_AT, atomic_fetch_add(&own.n, 1));
+    }
+    id_text(id, ret);
+}
+
+/* Whether the name is one of this node's, of whichever run. */
+static bool is_of_node(const char *name, struct id128 *ret)
+{
+    size_t n = strlen(FILE_TMP_PREFIX);
+    return own.node != 0 && strncmp(name, FILE_TMP_PREFIX, n) == 0 && strlen(name + n) >= ID_TEXT_SIZE - 1 &&
+           id_parse(slice_of(name + n, ID_TEXT_SIZE - 1), ret) == 0 && be_get64(ret->b) == own.node;
+}
+
+bool file_tmp_is_own(const char *name)
+{
+    struct id128 id;
+    return is_of_node(name, &id);
+}
+
+/* A copy of the node's data directory has the same id; what that writes is younger. */
+bool file_tmp_is_of_killed(const char *name, uint64_t ctime_ns)
+{
+    struct id128 id;
+    return is_of_node(name, &id) && be_get32(id.b + RUN_AT) != own.run && ctime_ns < own.since_ns;
+}
+
 bool file_tmp_is_left(const char *name, uint64_t ctime_ns)
 {
     size_t n = strlen(FILE_TMP_PREFIX);
     struct id128 id;
     uint64_t now_ns = sys->real_ns();
-    return strncmp(name, FILE_TMP_PREFIX, n) == 0 && id_parse(slice_str(name + n), &id) == 0 &&
-           now_ns > ctime_ns && now_ns - ctime_ns > FILE_TMP_KEEP_NS;
+    if (strncmp(name, FILE_TMP_PREFIX, n) != 0 || id_parse(slice_str(name + n), &id) < 0)
+        return false;
+    return file_tmp_is_of_killed(name, ctime_ns) ||
+           (now_ns > ctime_ns && now_ns - ctime_ns > FILE_TMP_KEEP_NS);
 }
 
 /* 16 digits behind the separator; what is behind them, or NULL. */

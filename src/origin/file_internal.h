@@ -1,6 +1,7 @@
 /* The file kind, between file.c (paths, opening, reading), file_put.c (writing) and file_list.c (listing). */
 #pragma once
 
+#include "base/id.h"
 #include "base/lock.h"
 #include "base/sys.h"
 #include "origin/origin_internal.h"
@@ -18,7 +19,7 @@
  * those digits '+' and 16 more, of the new file's ETag: the new file has the name before the two change
  * places. Where that is too long, "away-" and an id, which nobody touches again, or (of one that is to be
  * replaced) the name of a file that is being written. */
-#define FILE_AWAY_KEEP_NS (60 * 1000000000ull) /* after which whoever did that is gone */
+#define FILE_AWAY_KEEP_NS (60 * 1000000000ull) /* after which whoever did that is gone, if not before */
 #define FILE_NAME_MAX     255
 
 struct file_origin {
@@ -57,9 +58,19 @@ int file_key_path(struct slice key, char *ret, bool *ret_is_dir, struct err *e);
 int file_no_bytes(struct err *e);
 /* origin_takes of the kinds whose objects are files and directories. */
 int file_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct err *e);
+/* An id for a reserved name, by which a later run of this node knows it (origin_set_node). */
+void file_tmp_id(char ret[ID_TEXT_SIZE]);
+/* Whether the name is one of this node's, of whichever run. */
+bool file_tmp_is_own(const char *name);
+/* Whether a run of this node that was killed gave that name: nobody writes the file any more. */
+bool file_tmp_is_of_killed(const char *name, uint64_t ctime_ns);
+/* Deals with a reserved name in the directory that a killed run left, or anybody long ago: removes it, or
+ * gives what was taken aside its name again. */
+void file_meet_tmp(const struct file_origin *f, int dir, const char *name);
 /* Whether the name is one that we gave to a file being written, and the file was left behind by a crash: a
- * listing that meets it removes it. By its ctime: a file that is being written has the mtime that it shall
- * have already when it gets its name, years ago perhaps. */
+ * listing that meets it removes it, that of a killed run of this node at once, others a day later. By its
+ * ctime: a file that is being written has the mtime that it shall have already when it gets its name, years
+ * ago perhaps. */
 bool file_tmp_is_left(const char *name, uint64_t ctime_ns);
 /* The own name of a file that was taken aside, in `name`, and the hashes of the ETags that were to go, which
  * may be one; NULL when it is none. */

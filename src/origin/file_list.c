@@ -164,15 +164,16 @@ static void closedirp(DIR **d)
 
 /* What was taken aside when its node ended: the version that was to be removed or replaced goes, and so does
  * the one that was to replace it; another one comes back. What has lost its name to a third stays aside. */
-static void meet_away(const struct walk *w, int dir, const char *name, const char *own_name,
+static void meet_away(const struct file_origin *f, int dir, const char *name, const char *own_name,
                       const uint64_t hash[2], uint64_t ctime_ns)
 {
     struct stat st;
     char etag[FILE_ETAG_SIZE];
     bool both = false;
     uint64_t now_ns = sys->real_ns();
-    if (now_ns < ctime_ns || now_ns - ctime_ns <= FILE_AWAY_KEEP_NS ||
-        fstatat(dir, name, &st, w->origin->base.posix ? AT_SYMLINK_NOFOLLOW : 0) < 0)
+    bool is_old = now_ns > ctime_ns && now_ns - ctime_ns > FILE_AWAY_KEEP_NS;
+    if ((!is_old && !file_tmp_is_of_killed(name, ctime_ns)) ||
+        fstatat(dir, name, &st, f->base.posix ? AT_SYMLINK_NOFOLLOW : 0) < 0)
         return;
     file_etag(&st, etag);
     uint64_t now_hash = hash_placement(slice_str(etag));
@@ -188,7 +189,7 @@ static void meet_away(const struct walk *w, int dir, const char *name, const cha
 }
 
 /* A file being written, or one that will never be whole. */
-static void meet_tmp(const struct walk *w, int dir, const char *name)
+void file_meet_tmp(const struct file_origin *f, int dir, const char *name)
 {
     struct stat st;
     uint64_t hash[2];
@@ -197,11 +198,11 @@ static void meet_tmp(const struct walk *w, int dir, const char *name)
         return;
     uint64_t ctime_ns = (uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec;
     if (own_name)
-        meet_away(w, dir, name, own_name, hash, ctime_ns);
+        meet_away(f, dir, name, own_name, hash, ctime_ns);
     if (S_ISDIR(st.st_mode) || !file_tmp_is_left(name, ctime_ns))
         return;
     if (unlinkat(dir, name, 0) == 0)
-        log_info("origin", "removed %s: its writer ended long ago", name);
+        log_info("origin", "removed %s: its writer has ended", name);
 }
 
 /* Keeps the smallest names of the directory that the page may need; `past` is the last one dealt with. */
@@ -222,7 +223,7 @@ STACK_ITS_OWN static int scan(struct walk *w, int fd, size_t key_n, const char *
         if (is_dot(d->d_name))
             continue;
         if (strncmp(d->d_name, FILE_TMP_PREFIX, strlen(FILE_TMP_PREFIX)) == 0) {
-            meet_tmp(w, fd, d->d_name);
+            file_meet_tmp(w->origin, fd, d->d_name);
             continue;
         }
         *ret_any = true;

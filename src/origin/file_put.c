@@ -3,7 +3,8 @@
  *
  * A file is written under a reserved name beside its place, fsynced, and renamed there; then the directory is
  * fsynced. A crash leaves the old file or the new one whole, and perhaps a file whose name begins with
- * FILE_TMP_PREFIX, which nobody sees as an object and a listing removes a day later.
+ * FILE_TMP_PREFIX, which nobody sees as an object. A listing removes it, and so does who removes the
+ * directory: at once in a later run of the same node, else a day later.
  *
  * Invariants:
  *  1. put returns 0 only after file and directory are on disk, as far as the file system tells the truth.
@@ -22,10 +23,10 @@
 #include "origin/file_internal.h"
 
 #include "base/hash.h"
-#include "base/id.h"
 #include "base/log.h"
 #include "base/quit.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/syscall.h>
@@ -150,10 +151,8 @@ static int write_body(struct file_origin *f, int fd, const struct origin_put *p,
 
 static void choose_tmp(struct target *t)
 {
-    struct id128 id;
     char text[ID_TEXT_SIZE];
-    id_new(&id);
-    id_text(id, text);
+    file_tmp_id(text);
     (void)snprintf(t->tmp, sizeof(t->tmp), FILE_TMP_PREFIX "%s", text);
 }
 
@@ -280,10 +279,8 @@ static int open_away(const struct file_origin *f, const struct target *t, struct
  * node ends in between. */
 static int name_aside(struct target *t, const struct stat *own, struct slice if_match, struct err *e)
 {
-    struct id128 id;
     char text[ID_TEXT_SIZE], etag[FILE_ETAG_SIZE], aside[sizeof(t->tmp)];
-    id_new(&id);
-    id_text(id, text);
+    file_tmp_id(text);
     file_etag(own, etag);
     int n = snprintf(aside, sizeof(aside), FILE_TMP_PREFIX "%s-%016" PRIx64 "+%016" PRIx64 "-%s", text,
                      hash_placement(if_match), hash_placement(slice_str(etag)), t->name);
@@ -372,6 +369,7 @@ static int place(struct file_origin *f, struct target *t, const struct origin_pu
     int r = check_etag(f, t, p->if_match, e);
     if (r < 0)
         return r;
+    origin_set_reach(p, ORIGIN_REACH_PERHAPS);
     if (p->if_none_match)
         return place_new(t, e);
     return p->if_match.n > 0 ? place_instead(f, t, own, p->if_match, e) : place_over(t, e);
@@ -386,6 +384,7 @@ static int put_dir(struct file_origin *f, struct target *t, const struct origin_
     int _cleanup_close_ before = file_open_below(t->root, t->path, O_PATH | O_DIRECTORY | t->nofollow, 0);
     if (before >= 0 && p->if_none_match)
         return err_set(e, ERR_PRECONDITION, "the directory exists");
+    origin_set_reach(p, ORIGIN_REACH_PERHAPS);
     int r = make_dirs(t, strlen(t->path));
     int _cleanup_close_ fd =
         r < 0 ? r : file_open_below(t->root, t->path, O_RDONLY | O_DIRECTORY | t->nofollow, 0);
@@ -404,6 +403,7 @@ static int put(struct file_origin *f, const struct origin_put *p, const struct o
     struct target _cleanup_(target_fini) t;
     struct stat st;
     bool is_dir;
+    origin_set_reach(p, ORIGIN_REACH_NOTHING);
     int r = target_open(f, &t, p->key, &is_dir, e);
     if (r == 0 && is_dir) {
         r = put_dir(f, &t, p, body, &st, e);
@@ -439,10 +439,8 @@ int file_put(struct origin *o, const struct origin_put *p, const struct origin_b
 
 static void choose_away(struct target *t, struct slice if_match)
 {
-    struct id128 id;
     char text[ID_TEXT_SIZE];
-    id_new(&id);
-    id_text(id, text);
+    file_tmp_id(text);
     int n = snprintf(t->tmp, sizeof(t->tmp), FILE_TMP_PREFIX "%s-%016" PRIx64 "-%s", text,
                      hash_placement(if_match), t->name);
     if (n < 0 || (size_t)n >= sizeof(t->tmp))
@@ -493,6 +491,38 @@ static int remove_if(struct file_origin *f, struct target *t, struct slice if_ma
     return r < 0 ? file_error(e, r, "sync the directory of", t->key) : 0;
 }
 
+/* What a killed run of this node was writing there is no key, and would keep the directory for a day.
+ * -EAGAIN: nothing else is in it. */
+static int clear_left(const struct file_origin *f, const struct target *t)
+{
+    int own = openat(t->dir, t->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = own < 0 ? NULL : fdopendir(own);
+    int r = -EAGAIN;
+    if (!dir) {
+        macro_close(&own);
+        return -ENOTEMPTY;
+    }
+    for (struct dirent *d; r == -EAGAIN && (d = readdir(dir));) {
+        if (slice_starts(slice_str(d->d_name), SLICE_LIT(FILE_TMP_PREFIX)))
+            file_meet_tmp(f, own, d->d_name);
+        else if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
+            r = -ENOTEMPTY;
+    }
+    (void)closedir(dir);
+    return r;
+}
+
+static int remove_name(const struct file_origin *f, const struct target *t, bool is_dir)
+{
+    int flags = is_dir ? AT_REMOVEDIR : 0;
+    if (unlinkat(t->dir, t->name, flags) == 0)
+        return 0;
+    int r = -errno;
+    if (is_dir && (r == -ENOTEMPTY || r == -EEXIST) && clear_left(f, t) == -EAGAIN)
+        r = unlinkat(t->dir, t->name, flags) < 0 ? -errno : 0;
+    return r;
+}
+
 static int do_remove(struct file_origin *f, struct slice key, struct slice if_match, struct err *e)
 {
     struct target _cleanup_(target_fini) t;
@@ -511,14 +541,14 @@ static int do_remove(struct file_origin *f, struct slice key, struct slice if_ma
         r = check_etag(f, &t, if_match, e);
     if (r < 0)
         return r;
-    if (unlinkat(t.dir, t.name, is_dir ? AT_REMOVEDIR : 0) < 0) {
-        if (is_dir && (errno == ENOTEMPTY || errno == EEXIST))
-            return 0; /* as in S3: what lies below stays, and with it the directory */
-        if (!is_dir && (errno == EISDIR || errno == EPERM))
-            return err_set(e, errno == EISDIR ? -ENOENT : ERR_ORIGIN_DENIED, SLICE_FMT ": %s", SLICE_ARG(key),
-                           err_text(-errno));
-        return file_error(e, -errno, "remove", key);
-    }
+    r = remove_name(f, &t, is_dir);
+    if (is_dir && (r == -ENOTEMPTY || r == -EEXIST))
+        return 0; /* as in S3: what lies below stays, and with it the directory */
+    if (!is_dir && (r == -EISDIR || r == -EPERM))
+        return err_set(e, r == -EISDIR ? -ENOENT : ERR_ORIGIN_DENIED, SLICE_FMT ": %s", SLICE_ARG(key),
+                       err_text(r));
+    if (r < 0)
+        return file_error(e, r, "remove", key);
     r = sys->fsync(t.dir);
     return r < 0 ? file_error(e, r, "sync the directory of", key) : 0;
 }

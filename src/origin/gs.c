@@ -29,6 +29,25 @@ int gs_object_url(const struct gs *g, const char *before, bool has_key, struct s
     return r < 0 || !has_key ? r : text_uri_encode(b, buf_view(&whole), /* keep_slash= */ false);
 }
 
+bool gs_is_reserved(struct slice key)
+{
+    while (key.n > 0)
+        if (slice_eq_str(slice_split(&key, '/'), GS_PARTS))
+            return true;
+    return false;
+}
+
+int gs_check_key(const struct gs *g, struct slice key, struct err *e)
+{
+    int r = web_check_key(g->prefix, key, e);
+    if (r == 0 && gs_is_reserved(key))
+        return err_set(e, -EINVAL, "the name " GS_PARTS " is reserved for the parts of uploads");
+    /* A slash within a name is encoded: only as a whole can one lead away, to the bucket itself. */
+    return r == 0 && !g->prefix[0] && (slice_eq_str(key, ".") || slice_eq_str(key, ".."))
+               ? err_set(e, -EINVAL, "the service has no objects named \".\" and \"..\"")
+               : r;
+}
+
 static int add_token(struct gs *g, struct web_call *c, struct web_request *q, struct err *e)
 {
     struct buf _cleanup_buf_ value = BUF_INIT(16 * KIB);
@@ -113,6 +132,18 @@ static const struct web_kind web_view_kind = {
     .check = gs_view_answer,
 };
 
+json_t *gs_ask(struct web_call *c, struct buf *body, int *ret_code, struct err *e)
+{
+    c->on_body = web_collect;
+    c->arg = body;
+    *ret_code = web_perform(c, e);
+    if (*ret_code < 0)
+        return NULL;
+    json_t *j = gs_json_parse(buf_view(body), e);
+    *ret_code = j ? 0 : ERR_ORIGIN_FAILED;
+    return j;
+}
+
 /* ---- reads ---- */
 
 static int stat_call(struct gs *g, const struct origin_get *q, struct arena *a, struct origin_attr *ret,
@@ -126,17 +157,14 @@ static int stat_call(struct gs *g, const struct origin_get *q, struct arena *a, 
     c.has_key = true;
     c.key = q->key;
     c.cancel = q->cancel;
-    c.on_body = web_collect;
-    c.arg = &body;
     bool pinned = q->if_match.n && !slice_eq_str(q->if_match, "*");
     if (pinned && gs_is_generation(q->if_match))
         web_query(&c, SLICE_LIT("ifGenerationMatch"), q->if_match);
-    int r = web_perform(&c, e);
-    if (r < 0)
-        return r;
-    json_t *_cleanup_(gs_json_unrefp) j = gs_json_parse(buf_view(&body), e);
+    int r;
+    json_t *_cleanup_(gs_json_unrefp) j = gs_ask(&c, &body, &r, e);
     struct origin_attr attr;
-    r = j ? gs_json_attr(j, a, &attr, e) : ERR_ORIGIN_FAILED;
+    if (r == 0)
+        r = gs_json_attr(j, a, &attr, e);
     if (r < 0)
         return r;
     if (pinned && !slice_eq(attr.etag, q->if_match))
@@ -158,7 +186,7 @@ static int gs_get(struct origin *o, const struct origin_get *q, struct arena *a,
                   origin_sink_fn sink, void *arg, struct err *e)
 {
     struct gs *g = gs_of(o);
-    int r = web_check_key(g->prefix, q->key, e);
+    int r = gs_check_key(g, q->key, e);
     if (r < 0)
         return r;
     if (!q->attributes_only) {
@@ -216,6 +244,13 @@ static int set_endpoint(struct gs *g, const struct origin_options *o, bool *ret_
     return r;
 }
 
+static int check_prefix(const struct gs *g, struct err *e)
+{
+    return gs_is_reserved(slice_str(g->prefix))
+               ? err_set(e, ERR_BAD_OPTION, "the prefix has " GS_PARTS ", where parts of uploads are")
+               : 0;
+}
+
 static int gs_open(struct slice rest, const struct origin_options *o, struct origin **ret, struct err *e)
 {
     struct gs *_cleanup_(gs_freep) g = calloc(1, sizeof(*g));
@@ -226,10 +261,13 @@ static int gs_open(struct slice rest, const struct origin_options *o, struct ori
     g->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
                            ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_ROUNDS_TIMES;
     g->part_bytes = o->part_size;
+    g->base.begins_no_uploads = !o->parts;
     bool emulator = false;
     int r = web_init(&g->web, &web_kind, &g->base, o, e);
     if (r == 0)
         r = web_parse_name(rest, "a bucket", "gs://BUCKET/PREFIX", &g->bucket, &g->prefix, e);
+    if (r == 0)
+        r = check_prefix(g, e);
     if (r == 0)
         r = set_endpoint(g, o, &emulator, e);
     if (r == 0)
@@ -273,4 +311,8 @@ const struct origin_ops origin_gs_ops = {
     .copy = gs_copy,
     .takes = gs_takes,
     .set_meta = gs_set_meta,
+    .upload_create = gs_upload_create,
+    .upload_part = gs_upload_part,
+    .upload_complete = gs_upload_complete,
+    .upload_abort = gs_upload_abort,
 };

@@ -1,7 +1,8 @@
 /*
  * The Google Cloud Storage kind, between its files: gs.c (options, URLs, opening, reads), gs_token.c
  * (credentials and access tokens), gs_federation.c (those without a key), gs_json.c (documents), gs_list.c
- * (listings), gs_put.c (writes), gs_upload.c (resumable uploads), gs_versions.c (what there was before).
+ * (listings), gs_put.c (writes), gs_upload.c (resumable uploads), gs_parts.c (uploads in parts),
+ * gs_versions.c (what there was before).
  *
  * Versions are generations: the decimal number stands where other kinds have an ETag.
  */
@@ -16,6 +17,8 @@
 #define GS_CHUNK       (256 * KIB) /* chunks of resumable uploads are multiples of it */
 #define GS_SINGLE_MAX  (8 * MIB)   /* larger objects are sent in resumable uploads */
 #define GS_SESSION_MAX WEB_LOCATION_MAX
+#define GS_PARTS       ".forebay-parts" /* a folder of that name, anywhere, has parts of uploads: gs_parts.c */
+#define GS_MARK        "forebay-upload" /* metadata: which upload in parts made the object; not shown */
 #define GS_SCOPE_ALL   "https://www.googleapis.com/auth/cloud-platform" /* to act for another account */
 
 /* ---- tokens ---- */
@@ -87,6 +90,8 @@ static inline struct gs *gs_of(struct origin *o)
 /* ---- documents ---- */
 
 json_t *gs_json_parse(struct slice text, struct err *e);
+/* A document that a call's answer is, collected in `body`; NULL: *ret_code says why. */
+json_t *gs_ask(struct web_call *c, struct buf *body, int *ret_code, struct err *e);
 static inline void gs_json_unrefp(json_t **j)
 {
     json_decref(*j);
@@ -95,8 +100,15 @@ static inline void gs_json_unrefp(json_t **j)
 int gs_json_attr(const json_t *j, struct arena *a, struct origin_attr *ret, struct err *e);
 /* The type and metadata of `p` as a resource that patches another. */
 int gs_json_patch(const struct origin_put *p, struct buf *b, struct err *e);
-/* The resource of a new object as text: name, type, metadata. */
-int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf *b, struct err *e);
+/* The resource of a new object as text: name, type, class, metadata. mark: its GS_MARK, empty: none. */
+int gs_json_resource(const struct gs *g, const struct origin_put *p, struct slice mark, struct buf *b,
+                     struct err *e);
+/* The question for an object like that, made of others: `sources` is an array, which is taken. With `deletes`
+ * they go with it. */
+int gs_json_compose(const struct gs *g, const struct origin_put *p, struct slice mark, json_t *sources,
+                    bool deletes, struct buf *b, struct err *e);
+/* GS_MARK of a resource; empty: it has none. */
+struct slice gs_json_mark(const json_t *j);
 /* Error of a refused answer, whose body is JSON or not. */
 int gs_json_refused(const struct web_response *r, struct slice body, struct err *e);
 
@@ -118,6 +130,24 @@ int gs_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
                 struct origin_attr *ret_attr, struct err *e);
 int gs_upload(struct gs *g, const struct origin_put *p, const struct origin_body *body, struct arena *a,
               struct origin_attr *ret_attr, struct err *e);
+/* web_check_key, and names that are reserved. */
+int gs_check_key(const struct gs *g, struct slice key, struct err *e);
+bool gs_is_reserved(struct slice key);
+/* An object in one request; the key is not looked at. */
+int gs_put_single(struct gs *g, const struct origin_put *p, struct slice mark, const struct origin_body *body,
+                  const char *op, struct arena *a, struct origin_attr *ret_attr, struct err *e);
+
+/* ---- uploads in parts, as of origin_ops ---- */
+
+int gs_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                     bool *ret_sums, struct err *e);
+int gs_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
+                   const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+int gs_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
+                       const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
+                       struct origin_attr *ret_attr, struct err *e);
+int gs_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e);
+
 /* ---- earlier versions ---- */
 
 int gs_view_open(struct gs *g, const struct origin_options *o, struct err *e);

@@ -65,6 +65,8 @@ static void gather_meta(const json_t *j, struct buf *b)
         size_t n = strlen(name);
         if (!json_is_string(value) || n == 0 || n >= sizeof(lower))
             continue;
+        if (strcmp(name, GS_MARK) == 0)
+            continue;
         for (size_t i = 0; i < n; i++)
             lower[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] - 'A' + 'a') : name[i];
         add_line(b, "x-amz-meta-", slice_of(lower, n), slice_str(json_string_value(value)));
@@ -105,7 +107,7 @@ static int set_meta(json_t *j, const struct origin_put *p)
     while (r == 0 && origin_next_meta(&meta, &name, &value)) {
         if (slice_starts(name, ours)) {
             char _cleanup_free_ *key = slice_dup(slice_from(name, ours.n));
-            r = set_text(own, key, value);
+            r = strcmp(key, GS_MARK) == 0 ? 0 : set_text(own, key, value);
         }
         for (size_t i = 0; i < ARRAY_SIZE(headers) && r == 0; i++)
             if (slice_eq_str(name, headers[i].header))
@@ -133,9 +135,9 @@ int gs_json_patch(const struct origin_put *p, struct buf *b, struct err *e)
     return print(j, b, e);
 }
 
-int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf *b, struct err *e)
+static int set_resource(const struct gs *g, const struct origin_put *p, struct slice mark, json_t *j,
+                        struct err *e)
 {
-    json_t *_cleanup_(gs_json_unrefp) j = json_object();
     char _cleanup_free_ *name = NULL;
     if (asprintf(&name, "%s" SLICE_FMT, g->prefix, SLICE_ARG(p->key)) < 0)
         abort();
@@ -148,9 +150,35 @@ int gs_json_resource(const struct gs *g, const struct origin_put *p, struct buf 
         r = set_text(j, "md5Hash", p->content_md5);
     if (r == 0)
         r = set_meta(j, p);
-    if (r < 0)
-        return err_set(e, -EINVAL, "the key or its metadata is no UTF-8, which the service demands");
-    return print(j, b, e);
+    if (r == 0 && mark.n)
+        r = set_text(json_object_get(j, "metadata"), GS_MARK, mark);
+    return r < 0 ? err_set(e, -EINVAL, "the key or its metadata is no UTF-8, which the service demands") : 0;
+}
+
+int gs_json_resource(const struct gs *g, const struct origin_put *p, struct slice mark, struct buf *b,
+                     struct err *e)
+{
+    json_t *_cleanup_(gs_json_unrefp) j = json_object();
+    int r = set_resource(g, p, mark, j, e);
+    return r == 0 ? print(j, b, e) : r;
+}
+
+int gs_json_compose(const struct gs *g, const struct origin_put *p, struct slice mark, json_t *sources,
+                    bool deletes, struct buf *b, struct err *e)
+{
+    json_t *_cleanup_(gs_json_unrefp) j = json_object();
+    json_t *destination = json_object();
+    (void)json_object_set_new(j, "sourceObjects", sources);
+    (void)json_object_set_new(j, "destination", destination);
+    if (deletes)
+        (void)json_object_set_new(j, "deleteSourceObjects", json_true());
+    int r = set_resource(g, p, mark, destination, e);
+    return r == 0 ? print(j, b, e) : r;
+}
+
+struct slice gs_json_mark(const json_t *j)
+{
+    return member(json_object_get(j, "metadata"), GS_MARK);
 }
 
 /* ---- errors ---- */

@@ -69,6 +69,17 @@ static void cut(struct origin_page *page, uint32_t max, struct slice last, struc
             slice_str(arena_printf(a, "k" SLICE_FMT, SLICE_ARG(page->entries[page->n - 1].key)));
 }
 
+/* Parts of uploads are no objects of anybody. Last, because pages are cut and gone on from by what is in
+ * them. */
+static void hide_parts(struct origin_page *page)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < page->n; i++)
+        if (!gs_is_reserved(page->entries[i].key))
+            page->entries[n++] = page->entries[i];
+    page->n = n;
+}
+
 static int take_page(struct web_page *p, const struct gs_view *v, uint32_t max, uint32_t asked,
                      const json_t *j, struct origin_page *ret, struct err *e)
 {
@@ -89,6 +100,8 @@ static int take_page(struct web_page *p, const struct gs_view *v, uint32_t max, 
         r = web_page_finish(p, ret, e);
     if (r == 0 && (n + n_prefixes > asked || ret->n > max))
         cut(ret, max, last_object(ret), p->arena);
+    if (r == 0)
+        hide_parts(ret);
     return r;
 }
 
@@ -114,13 +127,9 @@ static int ask(struct gs *g, const struct origin_list *q, struct web_page *p, st
     else if (p->after.n)
         web_query(&c, SLICE_LIT("startOffset"),
                   slice_str(arena_printf(p->arena, "%s" SLICE_FMT, g->prefix, SLICE_ARG(p->after))));
-    c.on_body = web_collect;
-    c.arg = &body;
-    int r = web_perform(&c, e);
-    if (r < 0)
-        return r;
-    json_t *_cleanup_(gs_json_unrefp) j = gs_json_parse(buf_view(&body), e);
-    return j ? take_page(p, &g->view, p->max, asked, j, ret, e) : ERR_ORIGIN_FAILED;
+    int r;
+    json_t *_cleanup_(gs_json_unrefp) j = gs_ask(&c, &body, &r, e);
+    return r == 0 ? take_page(p, &g->view, p->max, asked, j, ret, e) : r;
 }
 
 int gs_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,

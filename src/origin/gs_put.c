@@ -2,7 +2,7 @@
  * Writes of the Google Cloud Storage kind: objects in one request, removal, copies.
  *
  * One request carries the resource and the bytes as multipart/related: the body is the caller's between a
- * head and a tail of ours. Larger bodies go to gs_upload.c.
+ * head and a tail of ours. Larger bodies go to gs_upload.c; parts of uploads are such objects, too.
  *
  * Invariants:
  *  1. A connection is taken only once the first byte of the body is there.
@@ -23,6 +23,7 @@
 int gs_put_conditions(struct web_call *c, const struct origin_put *p, struct err *e)
 {
     c->once = p->if_none_match || p->if_match.n > 0;
+    c->reach = p->reach;
     if (p->if_none_match)
         web_query(c, SLICE_LIT("ifGenerationMatch"), SLICE_LIT("0"));
     bool any = slice_eq_str(p->if_match, "*");
@@ -58,12 +59,12 @@ static ssize_t framed_read(void *arg, void *p, size_t n, uint64_t offset)
     return (ssize_t)n;
 }
 
-static int make_head(const struct gs *g, const struct origin_put *p, const char *boundary, struct buf *b,
-                     struct err *e)
+static int make_head(const struct gs *g, const struct origin_put *p, struct slice mark, const char *boundary,
+                     struct buf *b, struct err *e)
 {
     int r = buf_printf(b, "--%s\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n", boundary);
     if (r == 0)
-        r = gs_json_resource(g, p, b, e);
+        r = gs_json_resource(g, p, mark, b, e);
     if (r < 0)
         return r;
     struct slice type = p->content_type.n ? p->content_type : SLICE_LIT("application/octet-stream");
@@ -78,8 +79,8 @@ static int answer(const struct buf *body, struct arena *a, struct origin_attr *r
     return j ? gs_json_attr(j, a, ret, e) : ERR_ORIGIN_FAILED;
 }
 
-static int put_single(struct gs *g, const struct origin_put *p, const struct origin_body *body,
-                      struct arena *a, struct origin_attr *ret_attr, struct err *e)
+int gs_put_single(struct gs *g, const struct origin_put *p, struct slice mark, const struct origin_body *body,
+                  const char *op, struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
     uint8_t random[16];
     char boundary[33], type[96], tail[64];
@@ -89,9 +90,9 @@ static int put_single(struct gs *g, const struct origin_put *p, const struct ori
     (void)snprintf(tail, sizeof(tail), "\r\n--%s--\r\n", boundary);
     struct buf _cleanup_buf_ head = BUF_INIT(WEB_RESULT_MAX), result = BUF_INIT(WEB_RESULT_MAX);
     struct buf _cleanup_buf_ url = BUF_INIT(WEB_URL_MAX);
-    int r = web_wait_for_body(body, 0, e);
+    int r = web_wait_for_part(&g->web, body, 0, body->size_bytes, e);
     if (r == 0)
-        r = make_head(g, p, boundary, &head, e);
+        r = make_head(g, p, mark, boundary, &head, e);
     if (r == 0)
         r = gs_object_url(g, "/upload", false, SLICE_NULL, &url);
     if (r < 0)
@@ -100,9 +101,10 @@ static int put_single(struct gs *g, const struct origin_put *p, const struct ori
     struct origin_body framed = {.size_bytes = f.head.n + body->size_bytes + f.tail.n,
                                  .read = framed_read,
                                  .arg = &f,
+                                 .once = body->once,
                                  .slow = body->slow};
     struct web_call _cleanup_(web_call_fini) c;
-    web_call_init(&c, &g->web, WEB_POST, "put");
+    web_call_init(&c, &g->web, WEB_POST, op);
     c.url = buf_view(&url);
     c.cancel = p->cancel;
     c.body = &framed;
@@ -114,19 +116,25 @@ static int put_single(struct gs *g, const struct origin_put *p, const struct ori
     r = gs_put_conditions(&c, p, e);
     if (r == 0)
         r = web_perform(&c, e);
-    return r == 0 ? answer(&result, a, ret_attr, e) : r;
+    if (r == 0)
+        r = answer(&result, a, ret_attr, e);
+    if (r == 0 && ret_attr->size_bytes != body->size_bytes)
+        return err_set(e, ERR_ORIGIN_SHORT, "the object has %" PRIu64 " bytes, %" PRIu64 " were sent",
+                       ret_attr->size_bytes, body->size_bytes);
+    return r;
 }
 
 int gs_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
            struct origin_attr *ret_attr, struct err *e)
 {
     struct gs *g = gs_of(o);
-    int r = web_check_key(g->prefix, p->key, e);
+    origin_set_reach(p, ORIGIN_REACH_NOTHING);
+    int r = gs_check_key(g, p->key, e);
     if (r < 0)
         return r;
     struct origin_attr attr;
     r = body->size_bytes > GS_SINGLE_MAX ? gs_upload(g, p, body, a, &attr, e)
-                                         : put_single(g, p, body, a, &attr, e);
+                                         : gs_put_single(g, p, SLICE_NULL, body, "put", a, &attr, e);
     if (r == 0 && attr.size_bytes != body->size_bytes)
         return err_set(e, ERR_ORIGIN_SHORT, "the object has %" PRIu64 " bytes, %" PRIu64 " were sent",
                        attr.size_bytes, body->size_bytes);
@@ -141,7 +149,9 @@ int gs_takes(struct origin *o, const struct origin_put *p, uint64_t size_bytes, 
     struct buf _cleanup_buf_ resource = BUF_INIT(WEB_RESULT_MAX);
     (void)size_bytes;
     int r = web_takes(&g->web, g->prefix, p, e);
-    return r < 0 ? r : gs_json_resource(g, p, &resource, e);
+    if (r == 0)
+        r = gs_check_key(g, p->key, e);
+    return r < 0 ? r : gs_json_resource(g, p, SLICE_NULL, &resource, e);
 }
 
 /* ---- metadata, removal, copies ---- */
@@ -153,7 +163,7 @@ int gs_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
     (void)size_bytes;
     struct gs *g = gs_of(o);
     struct buf _cleanup_buf_ patch = BUF_INIT(WEB_RESULT_MAX), result = BUF_INIT(WEB_RESULT_MAX);
-    int r = web_check_key(g->prefix, p->key, e);
+    int r = gs_check_key(g, p->key, e);
     if (r == 0)
         r = gs_json_patch(p, &patch, e);
     if (r < 0)
@@ -175,7 +185,7 @@ int gs_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
 int gs_remove(struct origin *o, struct slice key, struct slice if_match, struct err *e)
 {
     struct gs *g = gs_of(o);
-    int r = web_check_key(g->prefix, key, e);
+    int r = gs_check_key(g, key, e);
     if (r < 0)
         return r;
     struct web_call _cleanup_(web_call_fini) c;
@@ -217,17 +227,13 @@ static int rewrite_once(struct gs *g, struct slice url, struct slice generation,
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &g->web, WEB_POST, "copy");
     c.url = url;
-    c.on_body = web_collect;
-    c.arg = &body;
     web_query(&c, SLICE_LIT("ifSourceGenerationMatch"), generation);
     if (token->n)
         web_query(&c, SLICE_LIT("rewriteToken"), buf_view(token));
-    int r = web_perform(&c, e);
+    int r;
+    json_t *_cleanup_(gs_json_unrefp) j = gs_ask(&c, &body, &r, e);
     if (r < 0)
         return r;
-    json_t *_cleanup_(gs_json_unrefp) j = gs_json_parse(buf_view(&body), e);
-    if (!j)
-        return ERR_ORIGIN_FAILED;
     if (json_is_true(json_object_get(j, "done"))) {
         r = gs_json_attr(json_object_get(j, "resource"), a, ret, e);
         return r < 0 ? r : 1;
@@ -246,9 +252,9 @@ int gs_copy(struct origin *o, struct slice from, struct slice to, struct slice i
     struct gs *g = gs_of(o);
     struct buf _cleanup_buf_ url = BUF_INIT(WEB_URL_MAX), token = BUF_INIT(8 * KIB);
     struct origin_attr source;
-    int r = web_check_key(g->prefix, from, e);
+    int r = gs_check_key(g, from, e);
     if (r == 0)
-        r = web_check_key(g->prefix, to, e);
+        r = gs_check_key(g, to, e);
     if (r == 0)
         r = gs_stat(g, from, if_match, a, &source, e);
     if (r == 0 && rewrite_url(g, from, to, &url) < 0)

@@ -41,7 +41,7 @@ static int begin(struct upload *u, struct err *e)
     struct buf _cleanup_buf_ resource = BUF_INIT(WEB_RESULT_MAX), url = BUF_INIT(WEB_URL_MAX);
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &g->web, WEB_POST, "create_upload");
-    int r = gs_json_resource(g, u->put, &resource, e);
+    int r = gs_json_resource(g, u->put, SLICE_NULL, &resource, e);
     if (r == 0)
         r = gs_object_url(g, "/upload", false, SLICE_NULL, &url);
     if (r == 0)
@@ -112,11 +112,12 @@ static int send_chunk(struct upload *u, uint64_t n, struct err *e)
 static int send_patiently(struct upload *u, struct err *e)
 {
     uint64_t left = u->body->size_bytes - u->have, n = MIN(u->chunk_bytes, left);
-    int r = web_wait_for_body(u->body, u->have, e);
+    int r = web_wait_for_part(&u->gs->web, u->body, u->have, n, e);
     if (r == 0)
         r = send_chunk(u, n, e);
-    for (uint32_t attempt = 0;
-         r < 0 && !u->broken && web_try_again(&u->gs->base, u->put->cancel, NULL, attempt, r); attempt++) {
+    struct retry retry = {0};
+    while (r < 0 && !u->broken &&
+           web_try_again(&u->gs->base, u->put->cancel, NULL, u->put->patience_ms, &retry, r)) {
         if (e)
             e->code = 0;
         r = send_chunk(u, 0, e);

@@ -53,19 +53,6 @@ int gs_view_has(const struct gs_view *v, const json_t *j, bool *ret, struct err 
     return r;
 }
 
-/* A small document by GET of a URL, or of a key. */
-static json_t *ask(struct gs *g, struct web_call *c, struct buf *body, int *ret_code, struct err *e)
-{
-    c->on_body = web_collect;
-    c->arg = body;
-    *ret_code = web_perform(c, e);
-    if (*ret_code < 0)
-        return NULL;
-    json_t *j = gs_json_parse(buf_view(body), e);
-    *ret_code = j ? 0 : ERR_ORIGIN_FAILED;
-    return j;
-}
-
 int gs_view_check(struct gs *g, struct err *e)
 {
     if (atomic_load(&g->view.is_kept))
@@ -78,7 +65,7 @@ int gs_view_check(struct gs *g, struct err *e)
         return err_set(e, -ENAMETOOLONG, "the bucket's URL is too long");
     web_call_init(&c, &g->web, WEB_GET, "versioning");
     c.url = buf_view(&url);
-    json_t *_cleanup_(gs_json_unrefp) j = ask(g, &c, &body, &r, &local);
+    json_t *_cleanup_(gs_json_unrefp) j = gs_ask(&c, &body, &r, &local);
     if (r < 0 && (retry_is_transient(r) || r == -ECANCELED)) {
         if (e)
             *e = local;
@@ -112,7 +99,7 @@ static int stat_generation(struct gs *g, const struct origin_get *q, struct slic
     c.key = q->key;
     c.cancel = q->cancel;
     web_query(&c, SLICE_LIT(GENERATION), generation);
-    json_t *_cleanup_(gs_json_unrefp) j = ask(g, &c, &body, &r, e);
+    json_t *_cleanup_(gs_json_unrefp) j = gs_ask(&c, &body, &r, e);
     if (!j)
         return r;
     struct origin_attr attr;
@@ -168,7 +155,7 @@ static int find(struct gs *g, const struct origin_get *q, struct slice full, str
         web_query(&c, SLICE_LIT("prefix"), full);
         if (token.n > 0)
             web_query(&c, SLICE_LIT("pageToken"), buf_view(&token));
-        json_t *_cleanup_(gs_json_unrefp) page = ask(g, &c, &body, &r, e);
+        json_t *_cleanup_(gs_json_unrefp) page = gs_ask(&c, &body, &r, e);
         if (page)
             r = search(g, page, full, &found, &has_ended, e);
         if (r < 0)

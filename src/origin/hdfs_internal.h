@@ -94,6 +94,9 @@ int hdfs_open_range(struct hdfs *h, const char *path, const struct hdfs_status *
 int hdfs_create(struct hdfs *h, const char *path, const struct origin_body *body, atomic_bool *cancel,
                 struct err *e);
 
+/* DELETE, not recursive. *ret_was_there as the server says. */
+int hdfs_remove_path(struct hdfs *h, const char *path, bool *ret_was_there, struct err *e);
+
 /* ---- verbs ---- */
 
 int hdfs_read_folder(void *arg, const char *path, struct tree_folder **ret, struct err *e);

@@ -74,6 +74,18 @@ int hdfs_json_boolean(struct slice text, bool *ret, struct err *e)
     return 0;
 }
 
+/* Whether a run of this node that was killed was writing the file. Nothing of the name is believed but that.
+ */
+static bool is_left(struct slice name, const struct hdfs_status *st)
+{
+    char text[sizeof(FILE_TMP_PREFIX) + ID_TEXT_SIZE];
+    if (name.n != strlen(FILE_TMP_PREFIX) + ID_TEXT_SIZE - 1)
+        return false;
+    memcpy(text, name.p, name.n);
+    text[name.n] = '\0';
+    return file_tmp_is_of_killed(text, st->mtime_ms * 1000000);
+}
+
 static int add(struct tree_folder *f, const json_t *j, struct err *e)
 {
     struct hdfs_status st;
@@ -84,6 +96,10 @@ static int add(struct tree_folder *f, const json_t *j, struct err *e)
         return err_set(e, -ENOENT, "it is no directory");
     if (!st.is_file && !st.is_dir) { /* a link */
         f->hides = true;
+        return 0;
+    }
+    if (st.is_file && is_left(name, &st)) {
+        tree_folder_add_left(f, name);
         return 0;
     }
     struct tree_name x = {.id = st.id, .size = st.size, .mtime_ns = st.mtime_ms * 1000000};

@@ -8,6 +8,8 @@
  */
 #include "origin/hdfs_internal.h"
 
+#include "base/log.h"
+
 #define BATCHES_MAX 100000
 
 static int ask(struct hdfs *h, const char *path, const char *op, const char *after, struct buf *body,
@@ -59,6 +61,18 @@ static bool not_known(int r)
     return r == ERR_ORIGIN_REFUSED || r == ERR_ORIGIN_SETUP || r == ERR_NOT_IMPLEMENTED;
 }
 
+/* What a killed run of this node was writing there. What cannot be removed is met again. */
+static void remove_left(struct hdfs *h, const char *path, const struct tree_folder *f)
+{
+    char whole[HDFS_PATH_SIZE];
+    bool there = false;
+    for (size_t i = 0; i < f->n_left; i++) {
+        int n = snprintf(whole, sizeof(whole), "%s%s%s", path, *path ? "/" : "", f->left[i]);
+        if (n > 0 && (size_t)n < sizeof(whole) && hdfs_remove_path(h, whole, &there, NULL) == 0 && there)
+            log_info("origin", "removed %s: its writer has ended", whole);
+    }
+}
+
 int hdfs_read_folder(void *arg, const char *path, struct tree_folder **ret, struct err *e)
 {
     struct hdfs *h = arg;
@@ -81,7 +95,9 @@ int hdfs_read_folder(void *arg, const char *path, struct tree_folder **ret, stru
             e->code = 0;
         r = read_whole(h, path, f, e);
     }
-    if (r == 0)
-        *ret = TAKE_PTR(f);
-    return r;
+    if (r < 0)
+        return r;
+    remove_left(h, path, f);
+    *ret = TAKE_PTR(f);
+    return 0;
 }

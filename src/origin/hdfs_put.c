@@ -3,7 +3,8 @@
  *
  * A file is created under a reserved name beside its place and renamed there. A crash leaves the old file or
  * the new one whole, and perhaps a file whose name begins with FILE_TMP_PREFIX, which nobody sees as an
- * object and anyone may delete.
+ * object. The first listing that meets it in a later run of the same node removes it; those of others anyone
+ * may delete, but for the case of 3.
  *
  * Invariants:
  *  1. put returns 0 only after the file was closed with all its bytes, as its status tells, and has its name.
@@ -12,8 +13,9 @@
  *  3. Replacing is one step of the namenode (renameoptions=OVERWRITE). A server that does not know it
  * (HttpFS) is found by its answer: there the target is deleted first, and for a moment no file has the name;
  * it is the old or the new one before and after, and the new one is kept under the reserved name if the
- * rename fails, or if nobody can tell whether the old one is deleted. Such a rename moves a file into a
- * directory that has the target's name and calls that done: it is looked after, and put fails.
+ * rename fails, or if nobody can tell whether the old one is deleted: under one that no run of this node
+ * takes for left. Such a rename moves a file into a directory that has the target's name and calls that done:
+ * it is looked after, and put fails.
  *  4. On failure the reserved name is removed again, as far as the server can be reached, but for the case
  * of 3.
  *
@@ -37,8 +39,7 @@ struct target {
     bool is_dir, has_tmp;
 };
 
-/* DELETE, not recursive. *ret_was_there as the server says. */
-static int remove_path(struct hdfs *h, const char *path, bool *ret_was_there, struct err *e)
+int hdfs_remove_path(struct hdfs *h, const char *path, bool *ret_was_there, struct err *e)
 {
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     struct hdfs_call _cleanup_(hdfs_call_fini) c;
@@ -62,7 +63,7 @@ static void target_fini(struct target *t)
         return;
     struct quit _cleanup_(quit_leave) tidy;
     quit_enter_tidy(&tidy);
-    (void)remove_path(t->hdfs, t->tmp, &there, NULL);
+    (void)hdfs_remove_path(t->hdfs, t->tmp, &there, NULL);
 }
 
 static int target_open(struct hdfs *h, struct target *t, struct slice key, struct err *e)
@@ -103,18 +104,28 @@ static int set_time(struct hdfs *h, const char *path, uint64_t mtime_ns, struct 
     return web_perform(&c.web, e);
 }
 
+/* A reserved name beside the target. is_kept: one that no later run of this node takes for left. */
+static void choose_tmp(const struct target *t, bool is_kept, char ret[HDFS_PATH_SIZE])
+{
+    struct id128 id;
+    char text[ID_TEXT_SIZE];
+    const char *slash = strrchr(t->path, '/');
+    if (is_kept) {
+        id_new(&id);
+        id_text(id, text);
+    } else {
+        file_tmp_id(text);
+    }
+    (void)snprintf(ret, HDFS_PATH_SIZE, "%.*s" FILE_TMP_PREFIX "%s", slash ? (int)(slash + 1 - t->path) : 0,
+                   t->path, text);
+}
+
 /* Writes the reserved name; its status is the object's. */
 static int write_tmp(struct target *t, const struct origin_put *p, const struct origin_body *body,
                      struct hdfs_status *ret_st, struct err *e)
 {
-    struct id128 id;
-    char text[ID_TEXT_SIZE];
     uint64_t mtime_ns;
-    const char *slash = strrchr(t->path, '/');
-    id_new(&id);
-    id_text(id, text);
-    (void)snprintf(t->tmp, sizeof(t->tmp), "%.*s" FILE_TMP_PREFIX "%s",
-                   slash ? (int)(slash + 1 - t->path) : 0, t->path, text);
+    choose_tmp(t, /* is_kept= */ atomic_load(&t->hdfs->no_options), t->tmp);
     t->has_tmp = true; /* a CREATE that failed may have made it */
     int r = hdfs_create(t->hdfs, t->tmp, body, p->cancel, e);
     if (r == ERR_PRECONDITION) { /* nobody else makes that name: curl sent it twice. No condition failed */
@@ -262,7 +273,7 @@ static int place_new(struct target *t, struct err *e)
 static int remove_old(struct target *t, bool *ret_deleted, struct err *e)
 {
     struct hdfs_status st;
-    int r = remove_path(t->hdfs, t->path, ret_deleted, e);
+    int r = hdfs_remove_path(t->hdfs, t->path, ret_deleted, e);
     int there = r < 0 ? look(t, &st, NULL) : 0;
     bool may_come = there > 0 && (r == -ETIMEDOUT || r == ERR_ORIGIN_DOWN);
     if (there < 0 || may_come) {
@@ -277,15 +288,45 @@ static int remove_old(struct target *t, bool *ret_deleted, struct err *e)
     return 0;
 }
 
+/* Before the old file goes: should the node end then, this is the only copy, and no later run may take it for
+ * left. */
+static int keep_tmp(struct target *t, struct err *e)
+{
+    char kept[HDFS_PATH_SIZE], to[HDFS_PATH_SIZE];
+    const char *slash = strrchr(t->tmp, '/');
+    bool done = false, there;
+    if (!file_tmp_is_own(slash ? slash + 1 : t->tmp))
+        return 0;
+    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
+    struct hdfs_call _cleanup_(hdfs_call_fini) c;
+    choose_tmp(t, /* is_kept= */ true, kept);
+    int r = hdfs_call_init(&c, t->hdfs, WEB_PUT, "put", "RENAME", t->tmp, &body, e);
+    r = r < 0 ? r : hdfs_path(t->hdfs, kept, to, e);
+    if (r < 0)
+        return r;
+    web_query(&c.web, SLICE_LIT("destination"), slice_str(to));
+    r = web_perform(&c.web, e);
+    if (r == 0)
+        r = hdfs_json_boolean(buf_view(&body), &done, e);
+    if (r == 0 && !done)
+        r = err_set(e, ERR_ORIGIN_FAILED, "the server did not rename the file");
+    if (r < 0) /* it may have, all the same */
+        (void)hdfs_remove_path(t->hdfs, kept, &there, NULL);
+    else
+        memcpy(t->tmp, kept, sizeof(kept));
+    return r;
+}
+
 /* For servers that do not replace. */
 static int delete_and_rename(struct target *t, struct err *e)
 {
     struct hdfs_status st;
     bool deleted = false, done = false;
-    int r = look(t, &st, e);
-    if (r == 2)
+    int there = look(t, &st, e);
+    if (there == 2)
         return is_directory(t, e);
-    if (r == 1)
+    int r = there == 1 ? keep_tmp(t, e) : there;
+    if (r == 0 && there == 1)
         r = remove_old(t, &deleted, e);
     if (r < 0)
         return r;
@@ -320,6 +361,7 @@ static int place(struct target *t, const struct origin_put *p, struct err *e)
     int r = check_etag(t, p->if_match, e);
     if (r < 0)
         return r;
+    origin_set_reach(p, ORIGIN_REACH_PERHAPS);
     return p->if_none_match ? place_new(t, e) : place_over(t, e);
 }
 
@@ -334,8 +376,10 @@ static int put_dir(struct target *t, const struct origin_put *p, const struct or
         return err_set(e, -EINVAL, SLICE_FMT ": a file of that name is there", SLICE_ARG(t->key));
     if (r == 2 && p->if_none_match)
         return err_set(e, ERR_PRECONDITION, "the directory exists");
-    if (r == 0)
+    if (r == 0) {
+        origin_set_reach(p, ORIGIN_REACH_PERHAPS);
         r = make_dir(t->hdfs, t->path, e);
+    }
     return r < 0 ? r : hdfs_stat(t->hdfs, t->path, p->cancel, ret_st, e);
 }
 
@@ -344,6 +388,7 @@ static int put(struct hdfs *h, const struct origin_put *p, const struct origin_b
 {
     struct target _cleanup_(target_fini) t;
     struct hdfs_status st;
+    origin_set_reach(p, ORIGIN_REACH_NOTHING);
     int r = target_open(h, &t, p->key, e);
     if (r == 0 && t.is_dir) {
         r = put_dir(&t, p, body, &st, e);
@@ -382,7 +427,7 @@ static int do_remove(struct hdfs *h, struct slice key, struct slice if_match, st
         return r;
     if (r != (t.is_dir ? 2 : 1))
         return err_set(e, -ENOENT, "no such %s", t.is_dir ? "directory" : "file");
-    r = remove_path(t.hdfs, t.path, &there, e);
+    r = hdfs_remove_path(t.hdfs, t.path, &there, e);
     if (r == -ENOTEMPTY && t.is_dir) {
         if (e)
             e->code = 0;

@@ -59,7 +59,7 @@ static void take_out_locked(struct lane *l, struct key_order *x)
     cond_broadcast(&l->moved);
 }
 
-int key_order_enter(struct key_order *x, uint64_t key, bool alone, const atomic_bool *cancel, struct err *e)
+bool key_order_begin(struct key_order *x, uint64_t key, bool alone)
 {
     struct lane *l = lane_of(key);
     *x = (struct key_order){.key = key, .alone = alone};
@@ -68,6 +68,14 @@ int key_order_enter(struct key_order *x, uint64_t key, bool alone, const atomic_
     while (*at)
         at = &(*at)->next;
     *at = x;
+    x->is_in = may_go_locked(l, x);
+    return x->is_in;
+}
+
+int key_order_wait(struct key_order *x, const atomic_bool *cancel, struct err *e)
+{
+    struct lane *l = lane_of(x->key);
+    LOCK_SCOPE(&l->lock);
     while (!may_go_locked(l, x)) {
         if ((cancel && atomic_load(cancel)) || quit_is_now()) {
             take_out_locked(l, x);

@@ -18,6 +18,8 @@
  */
 #include "origin/nfs_internal.h"
 
+#include "net/host.h"
+
 #include <inttypes.h>
 #include <poll.h>
 #include <sys/time.h>
@@ -379,6 +381,12 @@ static int mount_error(struct nfs_conn *c, int r, struct err *e)
 
 static int conn_new(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
 {
+    char address[HOST_ADDRESS_MAX]; /* libnfs would wait for name servers as long as those like */
+    int r = host_address(x->host, x->connect_timeout_ms, cancel, address, e);
+    if (r < 0 && e && r != -ECANCELED)
+        e->code = ERR_ORIGIN_DOWN;
+    if (r < 0)
+        return r == -ECANCELED ? r : ERR_ORIGIN_DOWN;
     struct nfs_conn *_cleanup_(conn_freep) c = calloc(1, sizeof(*c));
     if (!c)
         abort();
@@ -395,7 +403,7 @@ static int conn_new(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, s
     nfs_set_dircache(c->nfs, 0);
     c->timeout_ms = x->connect_timeout_ms;
     begin(c, NULL, 0, false);
-    int r = finish(c, nfs_mount_async(c->nfs, x->host, x->path, on_done, c));
+    r = finish(c, nfs_mount_async(c->nfs, address, x->path, on_done, c));
     if (r < 0)
         return mount_error(c, r, e);
     c->timeout_ms = x->timeout_ms;

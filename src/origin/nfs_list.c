@@ -58,7 +58,7 @@ static int add_entry(struct nfs_conn *c, const char *path, const struct nfsdiren
     if (!S_ISDIR(st.nfs_mode) && file_tmp_is_left(d->name, changed_ns(&st))) {
         int n = snprintf(whole, sizeof(whole), "%s/%s", path, d->name);
         if (n < (int)sizeof(whole) && nfs_call_unlink(c, whole) == 0)
-            log_info("origin", "removed %s: its writer ended long ago", whole);
+            log_info("origin", "removed %s: its writer has ended", whole);
         return 0;
     }
     struct tree_name x;

@@ -3,7 +3,8 @@
  *
  * A file is written under a reserved name beside its place, committed to the server's disk (COMMIT), and
  * renamed there. A crash leaves the old file or the new one whole, and perhaps a file whose name begins with
- * FILE_TMP_PREFIX, which nobody sees as an object and a listing removes a day later.
+ * FILE_TMP_PREFIX, which nobody sees as an object and a listing removes: at once in a later run of the same
+ * node, else a day later.
  *
  * Invariants:
  *  1. put returns 0 only after the server said that bytes and name are stable (COMMIT; RENAME is
@@ -18,7 +19,6 @@
 #include "origin/nfs_internal.h"
 
 #include "base/hash.h"
-#include "base/id.h"
 #include "net/posix_meta.h"
 
 #include <inttypes.h>
@@ -143,11 +143,9 @@ static int write_body(struct target *t, struct nfsfh *fh, const struct origin_bo
 /* Creates the reserved name, and the directories on the way to it when they are missing. */
 static int create_tmp(struct target *t, struct nfsfh **ret, struct err *e)
 {
-    struct id128 id;
     char text[ID_TEXT_SIZE];
     size_t parent = parent_of(t->path);
-    id_new(&id);
-    id_text(id, text);
+    file_tmp_id(text);
     (void)snprintf(t->tmp, sizeof(t->tmp), "%.*s/" FILE_TMP_PREFIX "%s", (int)parent, t->path, text);
     t->has_tmp = true; /* a CREATE that failed may have made it */
     int r = nfs_call_create(t->conn, t->tmp, ret);
@@ -272,6 +270,7 @@ static int place(struct target *t, const struct origin_put *p, struct err *e)
     int r = check_etag(t, p->if_match, e);
     if (r < 0)
         return r;
+    origin_set_reach(p, ORIGIN_REACH_PERHAPS);
     return p->if_none_match ? place_new(t, e) : place_over(t, e);
 }
 
@@ -284,6 +283,7 @@ static int put_dir(struct target *t, const struct origin_put *p, const struct or
     int r = nfs_call_stat(t->conn, t->path, ret_st);
     if (r >= 0 && S_ISDIR(ret_st->nfs_mode) && p->if_none_match)
         return err_set(e, ERR_PRECONDITION, "the directory exists");
+    origin_set_reach(p, ORIGIN_REACH_PERHAPS);
     r = make_dirs(t->conn, t->path, strlen(t->path));
     if (r >= 0)
         r = nfs_call_stat(t->conn, t->path, ret_st);
@@ -301,6 +301,7 @@ static int put(struct nfs *x, struct nfs_conn *conn, const struct origin_put *p,
 {
     struct target _cleanup_(target_fini) t;
     struct nfs_stat_64 st;
+    origin_set_reach(p, ORIGIN_REACH_NOTHING);
     int r = target_open(x, conn, &t, p->key, body->slow, p->cancel, e);
     if (r == 0 && t.is_dir) {
         r = put_dir(&t, p, body, &st, e);

@@ -249,6 +249,18 @@ void origin_wait_turn(struct origin *o, const atomic_bool *cancel, const atomic_
         sys->sleep_ns(MIN(wait_ms, (uint64_t)QUIT_LOOK_MS) * 1000000);
 }
 
+void origin_step_aside(const struct origin *o)
+{
+    if (o->meter)
+        o->meter->aside(o->meter_arg);
+}
+
+void origin_step_back(const struct origin *o, bool goes_on)
+{
+    if (o->meter)
+        o->meter->back(o->meter_arg, goes_on);
+}
+
 void origin_pause(struct origin *o, uint64_t for_ms)
 {
     _Atomic uint64_t *pause = o->shared_pause ? o->shared_pause : &o->paused_until_ms;
@@ -478,6 +490,11 @@ int origin_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_
 bool origin_has_uploads(const struct origin *o)
 {
     return o->ops->upload_create != NULL;
+}
+
+bool origin_begins_uploads(const struct origin *o)
+{
+    return origin_has_uploads(o) && !o->begins_no_uploads;
 }
 
 int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],

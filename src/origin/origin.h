@@ -4,7 +4,7 @@
  * (or one multipart upload), classified; `object` decides what follows.
  *
  * Errors are classified: -ENOENT (no such key or bucket), ERR_ORIGIN_DENIED (401, 403), ERR_ORIGIN_BUSY (429,
- * 503, SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer),
+ * 503, SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer, 502),
  * ERR_ORIGIN_FAILED (other 5xx, and answers that make no sense), ERR_ORIGIN_REFUSED (3xx and other 4xx:
  * another try would end alike), ERR_ORIGIN_SETUP (a certificate that is not trusted, another region, a
  * redirect: nothing that a request could change), ERR_CONFLICT (409: someone else wrote at the same moment),
@@ -99,6 +99,9 @@ struct origin_attr {
       "certificates to trust for https, instead of the system's")                                            \
     X(part_size, SIZE, "origin.part_size", "SIZE", "16MiB", 5 * MIB, 5 * GIB, NULL, false,                   \
       "size of the parts of an upload; larger objects are uploaded as multipart")                            \
+    X(parts, BOOL, "origin.parts", NULL, "true", 0, 0, NULL, false,                                          \
+      "gs: whether uploads in parts go through in parallel, each part a temporary object below "             \
+      ".forebay-parts/ until compose makes one of them; without, such an upload must fit into the cache")    \
     X(storage_class, STRING, "origin.storage_class", "CLASS", NULL, 0, 0, NULL, false,                       \
       "class in which objects are written: STANDARD_IA (s3), NEARLINE (gs), Cool (az)...; default the "      \
       "service's")                                                                                           \
@@ -161,7 +164,8 @@ struct origin_get {
 
 /*
  * Called with pieces of the body in order on the caller's thread. `attr` is complete from the first call on,
- * and there is at least one call (n may be 0) before success is returned. Anything but 0 stops the request
+ * and there is at least one call (n may be 0) before success is returned. The first has no bytes where the
+ * head of the answer came before its body: time to make ready for that. Anything but 0 stops the request
  * and becomes the result of origin_get. A range from 0 of an empty object succeeds with one call without
  * bytes; other ranges behind the end give ERR_RANGE and no call.
  */
@@ -204,6 +208,8 @@ struct origin_put {
     struct slice meta; /* as origin_attr.meta */
     struct slice sums; /* of an upload in parts: which checksums they have, "SUFFIX TYPE" (s3/part_list.h)
                           as "crc32c COMPOSITE"; empty: none */
+    struct slice
+        whole_sum; /* of the end of one with them: the object's, as META_CHECKSUM; empty: not known */
     struct slice payload_sha256; /* hex, when the caller knows it; else computed or unsigned */
     struct slice content_md5;    /* base64, may be empty */
     bool whole; /* with one of these: in one request where the kind can, so that the ETag is the one that such
@@ -211,6 +217,17 @@ struct origin_put {
     struct slice if_match;
     bool if_none_match; /* only when no object is there */
     atomic_bool *cancel;
+    /* For how long what is one request of several, a part or the end of an upload, is repeated while its
+     * origin is away, from its first failure on; it is tried a few times in any case. */
+    uint64_t patience_ms;
+    _Atomic int *reach; /* enum origin_reach, of what has conditions; NULL: nobody asks */
+};
+
+/* How far a put came. Kinds that cannot tell leave it as it was. */
+enum origin_reach {
+    ORIGIN_REACH_UNKNOWN,
+    ORIGIN_REACH_NOTHING, /* no request that could make the object has left */
+    ORIGIN_REACH_PERHAPS,
 };
 
 struct origin_entry {
@@ -249,6 +266,7 @@ struct origin_part {
     uint32_t number;   /* 1 to 10000, rising */
     struct slice etag; /* as upload_part gave it */
     struct slice sum;  /* of an upload with checksums: its own, in hex */
+    struct slice md5;  /* of its bytes, in hex; empty: not known */
 };
 
 /* A copy that the service makes by itself, perhaps out of another of its buckets. */
@@ -323,6 +341,11 @@ struct origin_meter {
     /* One operation sends a further request, as a part of an object: 0: it goes, and is paid for; else look
      * again after so many milliseconds. */
     uint64_t (*turn)(void *arg);
+    /* This thread has asked nothing yet and waits, perhaps for long, for what others ask: its place among the
+     * requests, if it has one, is for them; and is taken again. goes_on: it asks now, and waits for a place;
+     * else it is given up, and only leaves. */
+    void (*aside)(void *arg);
+    void (*back)(void *arg, bool goes_on);
 };
 
 /* First member of each kind's struct. */
@@ -333,8 +356,9 @@ struct origin {
     char *url;           /* as opened, for errors */
     char *storage_class; /* of what is written; NULL: the service's default */
     bool is_view;        /* of earlier versions: nothing is written through it, -EROFS */
-    bool posix;  /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
-                    Set before the first call */
+    bool posix; /* modes, owners, times and links of files are kept (net/posix_meta.h): the file kind's own.
+                   Set before the first call */
+    bool begins_no_uploads; /* in parts, from outside; those that were begun before go on. Set by kinds */
     bool of_job; /* with `posix`: every directory is listed, and a mode or owner that may not be given is left
                     as it is. Set before the first call */
     /* The node stops: what hears nothing, and then all that is under way, is given up (base/quit.h). May be
@@ -347,11 +371,17 @@ struct origin {
     uint8_t place[ORIGIN_PLACE_BYTES];
     const struct origin_meter *meter; /* NULL: nobody pays. Set before the first call */
     void *meter_arg;
+    /* For how long something that goes on at the service by itself is asked about while that does not answer.
+     * Set before the first call. */
+    uint64_t patience_ms;
     _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
     _Atomic uint64_t *shared_pause;   /* instead, of all that ask one service; NULL: its own. Set before the
                                          first   call */
 };
 
+/* Which node this process is, before any origin is opened: what a killed run of it was writing into a
+ * directory is told from what others write there now. A process has one. */
+void origin_set_node(struct slice node_id);
 /* "s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "http://host/path",
  * "forebay://host:port/bucket", "hdfs://host:port/path", "nfs://host/export/dir", "file:///dir". bucket_name
  * labels the metrics. */
@@ -394,6 +424,8 @@ int origin_identify(struct origin *o, struct buf *b, struct err *e);
 /* Whether the four below are there. Parts may come in any order and at the same time; a part sent again
  * replaces the one before. -ENOENT: the origin does not know the upload (any more). */
 bool origin_has_uploads(const struct origin *o);
+/* Whether new ones are begun, too. */
+bool origin_begins_uploads(const struct origin *o);
 /* *ret_sums: the origin has taken p->sums, and all parts are to come with one, named in their `p` again, as
  * in that of the completion; else none is, and nobody tells it of any. */
 int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
@@ -402,7 +434,9 @@ int origin_upload_create(struct origin *o, const struct origin_put *p, char ret_
 int origin_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                        const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
 /* `p`: key, sums, conditions, and type and metadata as they were given at its creation, which some kinds are
- * told only now and ret_attr is to show. After a lost answer the object may be there. */
+ * told only now and ret_attr is to show. After a lost answer the object may be there; asked again, a kind
+ * that can tell that the object is of these parts, and that this upload made it, says so, whatever the
+ * conditions meet by now. */
 int origin_upload_complete(struct origin *o, const struct origin_put *p, struct slice id,
                            const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                            struct origin_attr *ret_attr, struct err *e);
@@ -448,21 +482,27 @@ uint64_t origin_pause_ms(const struct origin *o, uint64_t now_ms);
 
 /* ---- retry.c: pure decisions about trying again, and adaptive concurrency ---- */
 
-#define RETRY_ATTEMPTS_MAX 10
+#define RETRY_ATTEMPTS_MAX 10 /* of what the origin answers wrongly */
 #define RETRY_FIRST_MS     50
 #define RETRY_LONGEST_MS   10000
+#define RETRY_LAST_MS      1000 /* less is not worth a last try before the deadline */
 
 struct retry {
     uint32_t attempt; /* number of the try that failed; 0 for the first */
+    uint32_t wrong;   /* how many of those before it were answered, but wrongly */
     uint64_t started_ms;
 };
 /* Whether an error class is worth another try at all: busy, down, failed, short, conflict, timed out. */
 bool retry_is_transient(int code);
-/* Milliseconds to wait before try number attempt+1 (pause_ms, for which the origin wants no request, and full
- * jitter, exponential from 50 ms to 10 s, `random` any 64 bits), or -1 to give up: not transient, attempts
- * used up, the wait would pass the deadline (0: none), or the origin-wide budget empty. */
+/* Milliseconds to wait before try number attempt+1: pause_ms, for which the origin wants no request, and full
+ * jitter, exponential from 50 ms to 10 s (`random`: any 64 bits), or 5 to 10 s where the origin-wide budget
+ * is empty. -1 to give up: not transient, or the deadline (0: none) is there or too near. An origin that is
+ * away, busy, or says nothing is asked until then; one that answers, but wrongly, until RETRY_ATTEMPTS_MAX
+ * tries were answered so. */
 int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms,
                        uint64_t pause_ms, bool budget_left, uint64_t random);
+/* The try that came to `code` is followed by another. */
+void retry_count(struct retry *r, int code);
 
 /* Budget: every success earns 0.1 token, every retry costs 1; starts with and never exceeds `max`. Atomic. */
 struct retry_budget {

@@ -21,6 +21,15 @@ void origin_moved(struct origin *o, uint64_t bytes);
 /* Before each request of an operation that sends several of them at its own pace: waits for the meter, or
  * until one of the flags (which may be NULL) or the thread's scopes say that it is given up. */
 void origin_wait_turn(struct origin *o, const atomic_bool *cancel, const atomic_bool *stop);
+/* NOTHING at the beginning of a put, PERHAPS before the first request that could make the object. */
+static inline void origin_set_reach(const struct origin_put *p, enum origin_reach reach)
+{
+    if (p->reach)
+        atomic_store(p->reach, reach);
+}
+/* The meter's `aside` and `back`. */
+void origin_step_aside(const struct origin *o);
+void origin_step_back(const struct origin *o, bool goes_on);
 
 /* Attribute strings into `a` after checking that they fit: the origin chose their sizes. -ENOMEM otherwise.
  */

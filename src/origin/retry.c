@@ -12,7 +12,8 @@
  *  2. floor <= limit <= ceiling at all times.
  *  3. A wait is never longer than what the origin asked for and RETRY_LONGEST_MS.
  *
- * Failure modes: none.
+ * Failure modes: while an origin is away each request that waits for it asks about every 7 s once the budget
+ * is spent, for as long as its bucket's `retry` says; so it does while answers are wrong, ten times at most.
  */
 #include "origin/origin.h"
 
@@ -34,19 +35,47 @@ bool retry_is_transient(int code)
     }
 }
 
+/* The origin is there and does answer, but wrongly: that may last, and is not asked for ever. */
+static bool is_answered(int code)
+{
+    return code == ERR_ORIGIN_FAILED || code == ERR_ORIGIN_SHORT || code == ERR_CONFLICT;
+}
+
+static uint64_t backoff_ms(const struct retry *r, bool budget_left, uint64_t random)
+{
+    if (!budget_left)
+        return RETRY_LONGEST_MS / 2 + random % (RETRY_LONGEST_MS / 2 + 1);
+    uint64_t longest = RETRY_LONGEST_MS;
+    if (r->attempt < 16)
+        longest = MIN(longest, (uint64_t)RETRY_FIRST_MS << r->attempt);
+    return random % (longest + 1);
+}
+
 int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms,
                        uint64_t pause_ms, bool budget_left, uint64_t random)
 {
     assert(r);
-    if (!retry_is_transient(code) || !budget_left || r->attempt + 1 >= RETRY_ATTEMPTS_MAX)
+    if (!retry_is_transient(code) || (is_answered(code) && r->wrong >= RETRY_ATTEMPTS_MAX - 1))
         return -1;
-    uint64_t longest = RETRY_LONGEST_MS;
-    if (r->attempt < 16)
-        longest = MIN(longest, (uint64_t)RETRY_FIRST_MS << r->attempt);
-    uint64_t delay = pause_ms + random % (longest + 1);
-    if (deadline_ms != 0 && (now_ms >= deadline_ms || delay >= deadline_ms - now_ms))
+    uint64_t delay = backoff_ms(r, budget_left, random);
+    if (deadline_ms == 0)
+        return (int64_t)(pause_ms + delay);
+    if (now_ms >= deadline_ms || pause_ms >= deadline_ms - now_ms)
         return -1;
-    return (int64_t)delay;
+    uint64_t left = deadline_ms - now_ms - pause_ms;
+    if (delay >= left) { /* what is left of the time has a last try, too, unless it is next to nothing */
+        if (left < RETRY_LAST_MS)
+            return -1;
+        delay = left / 2 + random % (left / 2);
+    }
+    return (int64_t)(pause_ms + delay);
+}
+
+void retry_count(struct retry *r, int code)
+{
+    assert(r);
+    r->attempt += r->attempt < UINT32_MAX;
+    r->wrong += is_answered(code);
 }
 
 void retry_budget_init(struct retry_budget *b, int64_t max_tokens)

@@ -2,8 +2,8 @@
  * The S3 kind, between its files: s3.c (options, URLs, opening), the credentials of s3_credentials.c,
  * s3_chain.c, s3_provider.c, s3_process.c and s3_sts.c, s3_request.c (URL, signature), s3_error.c
  * (classification), s3_result.c (small documents), s3_sums.c (checksums of parts), the verbs s3_list.c,
- * s3_put.c, s3_multipart.c, s3_copy.c, s3_tags.c, and what there was before, s3_versions.c. What it shares
- * with other kinds is in web_internal.h.
+ * s3_put.c, s3_multipart.c and s3_complete.c, s3_copy.c, s3_tags.c, and what there was before, s3_versions.c.
+ * What it shares with other kinds is in web_internal.h.
  */
 #pragma once
 

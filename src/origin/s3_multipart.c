@@ -1,55 +1,35 @@
 /*
  * Multipart uploads: create, parts in parallel, complete; abort when anything fails for good. The same steps
  * one by one, for uploads that a client of the node drives (origin_upload_*); there nothing is tried again
- * but the completion, and the caller aborts.
+ * but the completion, and the caller aborts. Completing is in s3_complete.c.
  *
  * Part sizes grow so that the largest object still fits into S3_PARTS_MAX parts.
  *
  * Invariants:
- *  1. The object appears only when `complete` succeeds, and then with every part in its place.
+ *  1. The object appears only when the end succeeds, and then with every part in its place.
  *  2. Each part is uploaded by one thread; etags[i] is written by it alone and read after all were joined.
  *  3. After a failure the upload is aborted, so that no parts are paid for; when the abort fails too (the
  * origin is down), or the node is killed, who was told of it (origin_note_upload) aborts it later.
  *
- * Failure modes: the first lasting error of a part, or that of create or complete. After a timeout of
- * `complete` the object may have been written.
+ * Failure modes: the first lasting error of a part, or that of create or the end. After a timeout of the end
+ * the object may have been written.
  */
-#include "origin/s3_internal.h"
+#include "origin/s3_multipart.h"
 
 #include "origin/meta.h"
 
 #include <inttypes.h>
 
-#define COMPLETE_MAX (4 * MIB)
-#define TAGS_MAX     (12 * KIB) /* ten of 128 and 256 characters, encoded; services take less in one header */
+#define TAGS_MAX (12 * KIB) /* ten of 128 and 256 characters, encoded; services take less in one header */
 
-struct upload {
-    struct s3 *s3;
-    const struct origin_put *put;
-    const struct origin_body *body; /* or */
-    const struct s3_source *source; /* a copy: parts are ranges of it */
-    struct slice tags;              /* x-amz-tagging; empty: none */
-    char id[1024];
-    uint64_t size, part_bytes;
-    uint64_t source_offset; /* of the first part */
-    uint32_t n_parts;
-    const struct origin_part *numbered; /* driven from outside: their numbers; NULL: 1 to n_parts */
-    char **etags;
-    bool unsure;            /* complete: a try before the last one may have done it */
-    struct s3_sums sums;    /* checksums of the parts, when */
-    bool gives;             /* each part comes with one, or */
-    bool asks;              /* the start of the upload asks for them */
-    enum s3_sums_told told; /* what it was answered */
-};
-
-static void upload_fini(struct upload *u)
+static void upload_fini(struct s3_upload *u)
 {
     for (uint32_t i = 0; u->etags && i < u->n_parts; i++)
         free(u->etags[i]);
     free(u->etags);
 }
 
-static void call_init(struct upload *u, struct web_call *c, enum web_method method, const char *op)
+void s3_upload_call(struct s3_upload *u, struct web_call *c, enum web_method method, const char *op)
 {
     web_call_init(c, &u->s3->web, method, op);
     c->has_key = true;
@@ -59,11 +39,11 @@ static void call_init(struct upload *u, struct web_call *c, enum web_method meth
 
 /* ---- create ---- */
 
-static int create(struct upload *u, struct err *e)
+static int create(struct s3_upload *u, struct err *e)
 {
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
     struct web_call _cleanup_(web_call_fini) c;
-    call_init(u, &c, WEB_POST, "create_upload");
+    s3_upload_call(u, &c, WEB_POST, "create_upload");
     c.meta = u->put->meta;
     c.on_body = web_collect;
     c.arg = &body;
@@ -92,22 +72,17 @@ static int create(struct upload *u, struct err *e)
 
 /* ---- parts ---- */
 
-static uint32_t number_of(const struct upload *u, uint32_t i)
-{
-    return u->numbered ? u->numbered[i].number : i + 1;
-}
-
-static void part_init(struct upload *u, struct web_call *c, uint32_t i, char number[16], atomic_bool *stop,
+static void part_init(struct s3_upload *u, struct web_call *c, uint32_t i, char number[16], atomic_bool *stop,
                       const char *op)
 {
-    (void)snprintf(number, 16, "%u", number_of(u, i));
-    call_init(u, c, WEB_PUT, op);
+    (void)snprintf(number, 16, "%u", s3_upload_number(u, i));
+    s3_upload_call(u, c, WEB_PUT, op);
     c->also_cancel = stop;
     web_query(c, SLICE_LIT("partNumber"), slice_str(number));
     web_query(c, SLICE_LIT("uploadId"), slice_str(u->id));
 }
 
-static int copy_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err *e)
+static int copy_part(struct s3_upload *u, uint32_t i, atomic_bool *stop, struct err *e)
 {
     uint64_t at = (uint64_t)i * u->part_bytes, offset = u->source_offset + at;
     uint64_t n = MIN(u->part_bytes, u->size - at);
@@ -134,12 +109,12 @@ static int copy_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err
     return r;
 }
 
-static int put_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err *e)
+static int put_part(struct s3_upload *u, uint32_t i, atomic_bool *stop, struct err *e)
 {
     uint64_t offset = (uint64_t)i * u->part_bytes;
     uint64_t n = MIN(u->part_bytes, u->size - offset);
     char number[16], hash[65];
-    int r = web_wait_for_body(u->body, offset, e);
+    int r = web_wait_for_part(&u->s3->web, u->body, offset, n, e);
     if (r == 0)
         r = s3_payload_hash(u->s3, u->body, offset, n, hash, e);
     if (r < 0)
@@ -164,160 +139,35 @@ static int put_part(struct upload *u, uint32_t i, atomic_bool *stop, struct err 
 
 static int one_part(void *arg, uint32_t i, atomic_bool *stop, struct err *e)
 {
-    struct upload *u = arg;
+    struct s3_upload *u = arg;
     return u->source ? copy_part(u, i, stop, e) : put_part(u, i, stop, e);
 }
 
-static int put_parts(struct upload *u, struct err *e)
+static int put_parts(struct s3_upload *u, struct err *e)
 {
     struct web_parts p = {.origin = &u->s3->base,
                           .n = u->n_parts,
                           .limit = (uint32_t)u->s3->web.limit,
                           .cancel = u->put->cancel,
+                          .patience_ms = u->put->patience_ms,
                           .one = one_part,
                           .arg = u};
     return web_parts_run(&p, e);
 }
 
-/* ---- complete, abort ---- */
+/* ---- abort ---- */
 
-/* A part's checksum, which it was sent with. */
-static int add_sum(const struct upload *u, uint32_t i, struct buf *b)
-{
-    const char *name = u->gives ? u->sums.kind->name : "";
-    if (!u->gives || u->numbered[i].sum.n == 0)
-        return 0;
-    int r = buf_printf(b, "<Checksum%s>", name);
-    if (r == 0)
-        r = s3_sum_base64(&u->sums, u->numbered[i].sum, b, NULL);
-    return r == 0 ? buf_printf(b, "</Checksum%s>", name) : r;
-}
-
-static int make_document(const struct upload *u, struct buf *b)
-{
-    int r = buf_str(b, "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
-    for (uint32_t i = 0; i < u->n_parts && r == 0; i++) {
-        bool weak = web_etag_is_weak(slice_str(u->etags[i]));
-        r = buf_printf(b, "<Part><PartNumber>%u</PartNumber><ETag>%s", number_of(u, i), weak ? "" : "&quot;");
-        if (r == 0)
-            r = web_xml_escape(b, slice_str(u->etags[i]));
-        if (r == 0)
-            r = buf_printf(b, "%s</ETag>", weak ? "" : "&quot;");
-        if (r == 0)
-            r = add_sum(u, i, b);
-        if (r == 0)
-            r = buf_str(b, "</Part>");
-    }
-    return r == 0 ? buf_str(b, "</CompleteMultipartUpload>") : r;
-}
-
-static int complete_once(struct upload *u, struct slice document, struct s3_result *ret,
-                         uint64_t *ret_date_ns, struct err *e)
-{
-    char etag[WEB_ETAG_MAX + 3], hash[65];
-    struct buf _cleanup_buf_ body = BUF_INIT(WEB_RESULT_MAX);
-    struct web_call _cleanup_(web_call_fini) c;
-    call_init(u, &c, WEB_POST, "complete_upload");
-    c.post = document;
-    c.on_body = web_collect;
-    c.arg = &body;
-    sigv4_sha256_hex(document, hash);
-    c.payload_sha256 = slice_str(hash);
-    web_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
-    web_header(&c, SLICE_LIT("content-type"), SLICE_LIT("application/xml"));
-    int r = s3_put_conditions(&c, u->put, etag, e);
-    if (r == 0)
-        r = web_perform(&c, e);
-    if (r == 0)
-        r = s3_result_parse(buf_view(&body), ret, e);
-    if (r == 0 && strcmp(ret->root, "Error") == 0) /* 200 was sent before the outcome was known */
-        return s3_error_of(u->s3, &c.response, buf_view(&body), e);
-    if (r == 0 && strcmp(ret->root, "CompleteMultipartUploadResult") != 0)
-        return err_set(e, ERR_ORIGIN_FAILED, "the answer to the end of an upload is a %s", ret->root);
-    if (r == 0)
-        *ret_date_ns = c.response.date_ns;
-    return r;
-}
-
-/* The same with If-Match "*", which goes as the ETag that is there now. */
-static int complete_over_any(struct upload *u, struct slice document, struct s3_result *ret,
-                             uint64_t *ret_date_ns, struct err *e)
-{
-    const struct origin_put *asked = u->put;
-    char etag[WEB_ETAG_MAX + 1] = "";
-    struct origin_put pinned = *asked;
-    for (int i = 0; i < S3_ANY_TRIES; i++) {
-        if (e)
-            e->code = 0;
-        int r = s3_pin_any(u->s3, asked->key, etag, e);
-        if (r == -ENOENT) /* which would mean the upload */
-            return err_set(e, ERR_PRECONDITION, "there is no object");
-        pinned.if_match = slice_str(etag);
-        u->put = &pinned;
-        if (r == 0)
-            r = complete_once(u, document, ret, ret_date_ns, e);
-        u->put = asked;
-        if (r != ERR_PRECONDITION)
-            return r;
-    }
-    return err_set(e, ERR_PRECONDITION, "the object is written again and again");
-}
-
-/* The same upload may be completed twice; the second answer is that of the first. */
-static int complete_in_turn(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
-{
-    struct buf _cleanup_buf_ document = BUF_INIT(COMPLETE_MAX);
-    if (make_document(u, &document) < 0)
-        return err_set(e, ERR_ORIGIN_FAILED, "ETags or checksums of the parts cannot be written down");
-    struct s3_result result;
-    uint64_t date_ns = 0;
-    uint32_t attempt = 0;
-    bool unsure = false; /* a try before may have done it: what its condition meets now may be our own */
-    bool any = s3_wants_any(u->s3, u->put->if_match);
-    int r;
-    do {
-        if (e)
-            e->code = 0;
-        r = any ? complete_over_any(u, buf_view(&document), &result, &date_ns, e)
-                : complete_once(u, buf_view(&document), &result, &date_ns, e);
-        if (r == ERR_PRECONDITION && unsure)
-            return err_set(e, ERR_ORIGIN_FAILED,
-                           "the answer to the end of an upload was lost; its condition does not hold now");
-        u->unsure = unsure;
-        unsure = unsure || (r < 0 && r != ERR_ORIGIN_BUSY);
-    } while (r < 0 && web_try_again(&u->s3->base, u->put->cancel, NULL, attempt++, r));
-    if (r == ERR_ORIGIN_BUSY && unsure) /* which tells callers that nothing was done */
-        r = err_prefix(e, ERR_ORIGIN_FAILED, "an answer to the end of an upload was lost, and now");
-    if (r == 0)
-        web_put_attr(u->put, u->size, slice_str(result.etag), date_ns, a, ret_attr);
-    return r;
-}
-
-static int complete(struct upload *u, struct arena *a, struct origin_attr *ret_attr, struct err *e)
-{
-    const struct origin_put *asked = u->put;
-    struct key_order _cleanup_(key_order_leave) order = {0};
-    struct origin_put plain;
-    int r = s3_enter(u->s3, asked->key, s3_is_conditional(asked), asked->cancel, &order, e);
-    if (r == 0)
-        r = s3_look_first(u->s3, asked, &plain, &u->put, e);
-    if (r == 0)
-        r = complete_in_turn(u, a, ret_attr, e);
-    u->put = asked;
-    return r;
-}
-
-static int abort_once(struct upload *u, struct err *e)
+static int abort_once(struct s3_upload *u, struct err *e)
 {
     struct web_call _cleanup_(web_call_fini) c;
-    call_init(u, &c, WEB_DELETE, "abort_upload");
+    s3_upload_call(u, &c, WEB_DELETE, "abort_upload");
     c.cancel = NULL; /* also when the upload was canceled */
     web_query(&c, SLICE_LIT("uploadId"), slice_str(u->id));
     return web_perform(&c, e);
 }
 
 /* Whether it is gone. */
-static bool abort_upload(struct upload *u)
+static bool abort_upload(struct s3_upload *u)
 {
     struct err e = {0};
     struct quit _cleanup_(quit_leave) tidy;
@@ -331,7 +181,7 @@ static bool abort_upload(struct upload *u)
 }
 
 /* Parts of the size asked for, or larger when they would be too many. */
-static int plan_parts(struct upload *u, uint64_t part_bytes, struct err *e)
+static int plan_parts(struct s3_upload *u, uint64_t part_bytes, struct err *e)
 {
     uint64_t size = u->size, least = (size + S3_PARTS_MAX - 1) / S3_PARTS_MAX;
     u->part_bytes = MAX(part_bytes, ALIGN_UP(least, MIB));
@@ -344,7 +194,7 @@ static int plan_parts(struct upload *u, uint64_t part_bytes, struct err *e)
     return 0;
 }
 
-static int run_upload(struct upload *u, uint64_t part_bytes, struct arena *a, struct origin_attr *ret_attr,
+static int run_upload(struct s3_upload *u, uint64_t part_bytes, struct arena *a, struct origin_attr *ret_attr,
                       struct err *e)
 {
     assert(u->size > 0);
@@ -356,7 +206,7 @@ static int run_upload(struct upload *u, uint64_t part_bytes, struct arena *a, st
     origin_note_upload(&u->s3->base, u->put->key, slice_str(u->id));
     r = put_parts(u, e);
     if (r == 0)
-        r = complete(u, a, ret_attr, e);
+        r = s3_upload_end(u, a, ret_attr, e);
     origin_note_upload_end(&u->s3->base, slice_str(u->id), r == 0 || abort_upload(u));
     return r;
 }
@@ -364,7 +214,7 @@ static int run_upload(struct upload *u, uint64_t part_bytes, struct arena *a, st
 int s3_put_multipart(struct s3 *s, const struct origin_put *p, const struct origin_body *body,
                      struct arena *a, struct origin_attr *ret_attr, struct err *e)
 {
-    struct upload _cleanup_(upload_fini) u = {.s3 = s, .put = p, .body = body, .size = body->size_bytes};
+    struct s3_upload _cleanup_(upload_fini) u = {.s3 = s, .put = p, .body = body, .size = body->size_bytes};
     return run_upload(&u, s->part_bytes, a, ret_attr, e);
 }
 
@@ -385,17 +235,17 @@ int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice
     int r = is_known ? 0 : s3_tags_of(source->s3, source->key, &tags, e);
     if (r < 0)
         return r;
-    struct upload _cleanup_(upload_fini)
+    struct s3_upload _cleanup_(upload_fini)
         u = {.s3 = s, .put = &p, .source = source, .tags = buf_view(&tags), .size = source->attr.size_bytes};
     return run_upload(&u, s->copy_part_bytes, a, ret_attr, e);
 }
 
 /* ---- driven from outside, one step at a time ---- */
 
-static int step_init(struct upload *u, struct origin *o, const struct origin_put *p, struct slice id,
+static int step_init(struct s3_upload *u, struct origin *o, const struct origin_put *p, struct slice id,
                      struct err *e)
 {
-    *u = (struct upload){.s3 = s3_of(o), .put = p};
+    *u = (struct s3_upload){.s3 = s3_of(o), .put = p};
     u->gives = s3_sums_of(p->sums, &u->sums);
     if (id.n >= sizeof(u->id))
         return err_set(e, -EINVAL, "an upload id of %zu bytes", id.n);
@@ -413,7 +263,7 @@ static int step_result(int r, struct err *e)
 }
 
 /* The one part that is sent or copied: n bytes, under this number. */
-static int step_part(struct upload *u, uint32_t number, uint64_t n, char ret_etag[ORIGIN_ETAG_MAX + 1],
+static int step_part(struct s3_upload *u, uint32_t number, uint64_t n, char ret_etag[ORIGIN_ETAG_MAX + 1],
                      struct err *e)
 {
     const struct origin_part numbered = {.number = number};
@@ -439,7 +289,7 @@ static bool refuses_more(int r)
 int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
                      bool *ret_sums, struct err *e)
 {
-    struct upload u;
+    struct s3_upload u;
     int r = step_init(&u, o, p, SLICE_LIT(""), e);
     if (r < 0)
         return r;
@@ -466,7 +316,7 @@ int s3_upload_create(struct origin *o, const struct origin_put *p, char ret_id[O
 int s3_upload_part(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                    const struct origin_body *body, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
 {
-    struct upload u;
+    struct s3_upload u;
     int r = step_init(&u, o, p, id, e);
     if (r < 0)
         return r;
@@ -480,7 +330,7 @@ int s3_upload_copy(struct origin *o, const struct origin_put *p, struct slice id
 {
     struct s3_source source = {.s3 = s3_of(c->source), .key = c->from, .attr = {.etag = c->if_match}};
     struct buf _cleanup_buf_ path = BUF_INIT(8 * KIB);
-    struct upload u;
+    struct s3_upload u;
     int r = step_init(&u, o, p, id, e);
     if (r == 0)
         r = web_check_key(source.s3->prefix, c->from, e);
@@ -498,7 +348,7 @@ int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slic
                        const struct origin_part *parts, size_t n, uint64_t size_bytes, struct arena *a,
                        struct origin_attr *ret_attr, struct err *e)
 {
-    struct upload _cleanup_(upload_fini) u;
+    struct s3_upload _cleanup_(upload_fini) u;
     assert(n > 0 && n <= S3_PARTS_MAX);
     int r = step_init(&u, o, p, id, e);
     if (r < 0)
@@ -511,7 +361,7 @@ int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slic
     u.size = size_bytes;
     for (size_t i = 0; i < n; i++)
         u.etags[i] = slice_dup(parts[i].etag);
-    r = complete(&u, a, ret_attr, e);
+    r = s3_upload_end(&u, a, ret_attr, e);
     /* The object that If-Match names is missing, and not the upload. */
     if (r == -ENOENT && p->if_match.n > 0 && !u.unsure && e &&
         slice_starts(slice_str(e->text), SLICE_LIT("404 NoSuchKey"))) {
@@ -524,7 +374,7 @@ int s3_upload_complete(struct origin *o, const struct origin_put *p, struct slic
 int s3_upload_abort(struct origin *o, struct slice key, struct slice id, struct err *e)
 {
     struct origin_put p = {.key = key};
-    struct upload u;
+    struct s3_upload u;
     int r = step_init(&u, o, &p, id, e);
     return r < 0 ? r : step_result(abort_once(&u, e), e);
 }

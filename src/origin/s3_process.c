@@ -5,12 +5,13 @@
  * for s3_provider.c to read.
  *
  * Invariants:
- *  1. After TIMEOUT_MS the program is killed, and what it started with it, unless that left its process
- * group. It is waited for in any case.
+ *  1. After TIMEOUT_MS the program is killed, or sooner when nobody wants its answer any more (base/quit.h),
+ * and what it started with it, unless that left its process group. It is waited for in any case.
  *  2. It inherits no signal mask and no ignored signals, and of descriptors those three only.
  *  3. What it printed is nowhere told.
  *
- * Failure modes: ERR_ORIGIN_DENIED, with its status; ERR_ORIGIN_FAILED when it takes or prints too much.
+ * Failure modes: ERR_ORIGIN_DENIED, with its status; ERR_ORIGIN_FAILED when it takes or prints too much;
+ * -ECANCELED.
  */
 #include "origin/s3_internal.h"
 
@@ -54,15 +55,26 @@ static int spawn_shell(const char *command, int out, pid_t *ret)
     return -r;
 }
 
+/* Whether it may go on: 0, or why not. */
+static int look_around(uint64_t began_ms, struct err *e)
+{
+    if (quit_is_now())
+        return err_set(e, -ECANCELED, "canceled");
+    if (sys_mono_ms() - began_ms < quit_patience_ms(TIMEOUT_MS))
+        return 0;
+    return err_set(e, ERR_ORIGIN_FAILED, NAME ": no answer within %d s", TIMEOUT_MS / 1000);
+}
+
 /* All that it prints, until nobody can print any more. */
-static int read_all(int fd, uint64_t end_ms, struct buf *ret, struct err *e)
+static int read_all(int fd, uint64_t began_ms, struct buf *ret, struct err *e)
 {
     for (;;) {
-        uint64_t now_ms = sys_mono_ms();
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        int n = now_ms < end_ms ? poll(&p, 1, (int)(end_ms - now_ms)) : 0;
+        int n = poll(&p, 1, QUIT_LOOK_MS), over = look_around(began_ms, e);
+        if (over < 0)
+            return over;
         if (n == 0)
-            return err_set(e, ERR_ORIGIN_FAILED, NAME ": no answer within %d s", TIMEOUT_MS / 1000);
+            continue;
         char piece[PIECE];
         ssize_t got = n < 0 ? n : read(fd, piece, sizeof(piece));
         if (got < 0 && errno == EINTR)
@@ -78,18 +90,20 @@ static int read_all(int fd, uint64_t end_ms, struct buf *ret, struct err *e)
     }
 }
 
-/* Its end, which is made where it does not come. */
-static int wait_for(pid_t pid, uint64_t end_ms, int *ret_status)
+/* Its end, which is made where it does not come, or is not waited for. */
+static int wait_for(pid_t pid, uint64_t began_ms, bool waits, int *ret_status)
 {
     pid_t ended = 0;
-    while ((ended = waitpid(pid, ret_status, WNOHANG)) == 0 && sys_mono_ms() < end_ms)
+    while ((ended = waitpid(pid, ret_status, WNOHANG)) == 0 && waits && look_around(began_ms, NULL) == 0)
         sys->sleep_ns(LOOK_NS);
     if (ended != 0)
         return ended == pid ? 0 : -errno;
     (void)kill(-pid, SIGKILL);
     while ((ended = waitpid(pid, ret_status, 0)) < 0 && errno == EINTR)
         ;
-    return ended == pid ? 0 : -errno;
+    if (ended != pid)
+        return -errno;
+    return quit_is_now() ? -ECANCELED : 0;
 }
 
 int s3_process_run(const char *command, struct buf *ret, struct err *e)
@@ -99,13 +113,13 @@ int s3_process_run(const char *command, struct buf *ret, struct err *e)
     if (pipe2(ends, O_CLOEXEC) < 0)
         return err_errno(e, -errno, NAME);
     int _cleanup_close_ in = ends[0];
-    uint64_t end_ms = sys_mono_ms() + TIMEOUT_MS;
+    uint64_t began_ms = sys_mono_ms();
     int r = spawn_shell(command, ends[1], &pid);
     macro_close(&ends[1]);
     if (r < 0)
         return err_errno(e, r, NAME);
-    r = read_all(in, end_ms, ret, e);
-    int ended = wait_for(pid, r < 0 ? 0 : end_ms, &status);
+    r = read_all(in, began_ms, ret, e);
+    int ended = wait_for(pid, began_ms, /* waits= */ r == 0, &status);
     if (r < 0)
         return r;
     if (ended < 0)

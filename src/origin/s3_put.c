@@ -34,7 +34,12 @@ int s3_enter(struct s3 *s, struct slice key, bool alone, const atomic_bool *canc
     if (buf_str(&whole, s->prefix) < 0 || buf_slice(&whole, key) < 0)
         return err_set(e, -ENAMETOOLONG, "the key is too long");
     uint64_t hash = hash_mix(hash_table(slice_str(s->service)), hash_table(slice_str(s->bucket)));
-    return key_order_enter(x, hash_mix(hash, hash_table(buf_view(&whole))), alone, cancel, e);
+    if (key_order_begin(x, hash_mix(hash, hash_table(buf_view(&whole))), alone))
+        return 0;
+    origin_step_aside(&s->base);
+    int r = key_order_wait(x, cancel, e);
+    origin_step_back(&s->base, r == 0);
+    return r;
 }
 
 bool s3_is_conditional(const struct origin_put *p)
@@ -86,6 +91,7 @@ int s3_pin_any(struct s3 *s, struct slice key, char ret_etag[WEB_ETAG_MAX + 1], 
 int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag_buf, struct err *e)
 {
     c->once = s3_is_conditional(p);
+    c->reach = p->reach;
     if (p->if_none_match)
         web_header(c, SLICE_LIT("if-none-match"), SLICE_LIT("*"));
     if (p->if_match.n) {
@@ -194,6 +200,7 @@ int s3_put(struct origin *o, const struct origin_put *p, const struct origin_bod
            struct origin_attr *ret_attr, struct err *e)
 {
     struct s3 *s = s3_of(o);
+    origin_set_reach(p, ORIGIN_REACH_NOTHING);
     int r = web_check_key(s->prefix, p->key, e);
     if (r < 0)
         return r;

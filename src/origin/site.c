@@ -63,20 +63,10 @@ static const struct web_kind web_kind = {
 
 /* ---- reads ---- */
 
-bool site_leads_away(struct slice path)
-{
-    bool away = memchr(path.p ? path.p : "", '\0', path.n) != NULL;
-    while (path.n > 0 && !away) {
-        struct slice one = slice_split(&path, '/');
-        away = slice_eq_str(one, ".") || slice_eq_str(one, "..");
-    }
-    return away;
-}
-
 static int check_key(struct slice key, struct err *e)
 {
     int r = web_check_length("", key, e);
-    if (r == 0 && (key.p[key.n - 1] == '/' || site_leads_away(key)))
+    if (r == 0 && (key.p[key.n - 1] == '/' || web_leads_away(key)))
         return err_set(e, -ENOENT, "no object can have that name");
     return r;
 }

@@ -67,6 +67,4 @@ static inline struct site *site_of(struct origin *o)
 
 int site_list(struct origin *o, const struct origin_list *l, struct arena *a, struct origin_page *ret,
               struct err *e);
-/* Whether a path has a part "." or "..", or a NUL byte. */
-bool site_leads_away(struct slice path);
 int site_stat(struct site *s, struct slice key, struct arena *a, struct origin_attr *ret, struct err *e);

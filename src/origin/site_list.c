@@ -268,7 +268,7 @@ int site_list(struct origin *o, const struct origin_list *l, struct arena *a, st
               struct err *e)
 {
     struct walk w = {.site = site_of(o), .err = e};
-    if (l->prefix.n > ORIGIN_KEY_MAX_BYTES || site_leads_away(l->prefix)) {
+    if (l->prefix.n > ORIGIN_KEY_MAX_BYTES || web_leads_away(l->prefix)) {
         *ret = (struct origin_page){0}; /* nothing can begin so */
         return 0;
     }

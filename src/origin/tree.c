@@ -44,6 +44,8 @@ void tree_folder_unref(struct tree_folder *f)
         return;
     for (size_t i = 0; i < f->n; i++)
         free(f->v[i].name);
+    for (size_t i = 0; i < f->n_left; i++)
+        free(f->left[i]);
     free(f->v);
     free(f);
 }
@@ -54,6 +56,12 @@ static bool fits(struct slice name)
     return name.n > 0 && name.n <= 255 && !memchr(name.p, '/', name.n) && !memchr(name.p, '\0', name.n) &&
            !slice_eq_str(name, ".") && !slice_eq_str(name, "..") &&
            !slice_starts(name, SLICE_LIT(FILE_TMP_PREFIX));
+}
+
+void tree_folder_add_left(struct tree_folder *f, struct slice name)
+{
+    if (f->n_left < TREE_LEFT_MAX)
+        f->left[f->n_left++] = slice_dup(name);
 }
 
 int tree_folder_add(struct tree_folder *f, struct slice name, bool is_dir, const struct tree_name *x)

@@ -25,13 +25,17 @@ struct tree_name {
     char etag[TREE_ETAG_SIZE];
 };
 
+#define TREE_LEFT_MAX 64 /* the next listing meets the others */
+
 /* What a directory holds. Filled by one thread, then sorted and never changed; counted. */
 struct tree_folder {
     _Atomic unsigned refs;
     struct tree_name self; /* without name */
     struct tree_name *v;
     size_t n, room;
-    bool hides; /* it has names that are no objects: it is not empty */
+    bool hides;                /* it has names that are no objects: it is not empty */
+    char *left[TREE_LEFT_MAX]; /* reserved names that a killed run of this node left: the kind removes them */
+    size_t n_left;
 };
 
 struct tree_folder *tree_folder_new(void);
@@ -39,6 +43,8 @@ void tree_folder_unref(struct tree_folder *f);
 DEFINE_CLEANUP(struct tree_folder, tree_folder_unref)
 /* Copies the name. What cannot be part of a key, and our own temporary files, are left out. -E2BIG. */
 int tree_folder_add(struct tree_folder *f, struct slice name, bool is_dir, const struct tree_name *x);
+/* At most TREE_LEFT_MAX; more are dropped. */
+void tree_folder_add_left(struct tree_folder *f, struct slice name);
 /* "MTIME-SIZE-ID" in hexadecimal. */
 void tree_etag(uint64_t mtime, uint64_t size, uint64_t id, char ret[TREE_ETAG_SIZE]);
 

@@ -88,16 +88,29 @@ int web_check_key(const char *prefix, struct slice key, struct err *e)
     return r == 0 && !slice_is_utf8(key) ? err_set(e, -EILSEQ, "a key that is not UTF-8") : r;
 }
 
+bool web_leads_away(struct slice path)
+{
+    bool away = memchr(path.p ? path.p : "", '\0', path.n) != NULL;
+    while (path.n > 0 && !away) {
+        struct slice one = slice_split(&path, '/');
+        do {
+            struct slice part = slice_split(&one, '\\');
+            away = away || slice_eq_str(part, ".") || slice_eq_str(part, "..");
+        } while (one.n > 0);
+    }
+    return away;
+}
+
 /* ---- endpoints ---- */
 
 static void curlu_freep(CURLU **u)
 {
-    curl_url_cleanup(*u);
+    curl.url_cleanup(*u);
 }
 
 static void curl_strp(char **p)
 {
-    curl_free(*p);
+    curl.free(*p);
 }
 
 static bool is_loopback(const char *host)
@@ -111,17 +124,20 @@ static bool is_loopback(const char *host)
 static char *url_part(CURLU *u, CURLUPart part)
 {
     char *p = NULL;
-    return curl_url_get(u, part, &p, 0) == CURLUE_OK ? p : NULL;
+    return curl.url_get(u, part, &p, 0) == CURLUE_OK ? p : NULL;
 }
 
 int web_endpoint_parse(const char *url, const char *option, const char *host_prefix, struct web_endpoint *ret,
                        struct err *e)
 {
-    CURLU *_cleanup_(curlu_freep) u = curl_url();
+    int r = libcurl_start(e);
+    if (r < 0)
+        return r;
+    CURLU *_cleanup_(curlu_freep) u = curl.url();
     if (!u)
         abort();
     bool scheme_ok = strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0;
-    if (!scheme_ok || curl_url_set(u, CURLUPART_URL, url, CURLU_PATH_AS_IS) != CURLUE_OK)
+    if (!scheme_ok || curl.url_set(u, CURLUPART_URL, url, CURLU_PATH_AS_IS) != CURLUE_OK)
         return err_set(e, ERR_BAD_OPTION, "%s %s: must be http://HOST[:PORT] or https://HOST[:PORT]", option,
                        url);
     char *_cleanup_(curl_strp) scheme = url_part(u, CURLUPART_SCHEME);
@@ -159,7 +175,7 @@ void web_endpoint_fini(struct web_endpoint *x)
 
 void web_call_init(struct web_call *c, struct web *w, enum web_method method, const char *op)
 {
-    memset(c, 0, sizeof(*c));
+    memset(c, 0, offsetof(struct web_call, response));
     c->web = w;
     c->method = method;
     c->op = op;

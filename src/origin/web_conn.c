@@ -48,29 +48,13 @@ struct web_conn {
 
 /* ---- the pool ---- */
 
-static CURLcode global_result;
-static pthread_once_t global_once = PTHREAD_ONCE_INIT;
-
-static void global_init(void)
-{
-    global_result = curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-static int global_start(struct err *e)
-{
-    (void)pthread_once(&global_once, global_init);
-    if (global_result != CURLE_OK)
-        return err_set(e, -ENOMEM, "libcurl does not start: %s", curl_easy_strerror(global_result));
-    return 0;
-}
-
 static void conn_free(struct web_conn *c)
 {
     if (!c)
         return;
     assert(c->magic == CONN_MAGIC);
-    curl_easy_cleanup(c->easy);
-    (void)curl_multi_cleanup(c->multi);
+    curl.easy_cleanup(c->easy);
+    (void)curl.multi_cleanup(c->multi);
     c->magic = 0;
     free(c);
 }
@@ -81,11 +65,11 @@ static struct web_conn *conn_new(void)
     if (!c)
         abort();
     c->magic = CONN_MAGIC;
-    c->easy = curl_easy_init();
-    c->multi = curl_multi_init();
+    c->easy = curl.easy_init();
+    c->multi = curl.multi_init();
     if (!c->easy || !c->multi)
         abort();
-    (void)curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, 1L);
+    (void)curl.multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, 1L);
     return c;
 }
 
@@ -134,11 +118,12 @@ static int conn_take(struct web_call *call, struct web_conn **ret)
     return 0;
 }
 
-/* Takes the oldest idle connection out when it has been idle for long. */
+/* Takes the oldest idle connection out when it has been idle for long. `now_ms` was looked at before the lock
+ * was had: others may have come back later than that. */
 static struct web_conn *take_stale_locked(struct web *w, uint64_t now_ms)
 {
     lock_assert_held(&w->lock);
-    if (w->n_idle == 0 || now_ms - w->idle[0]->idle_since_ms <= IDLE_MAX_MS)
+    if (w->n_idle == 0 || now_ms <= w->idle[0]->idle_since_ms + IDLE_MAX_MS)
         return NULL;
     struct web_conn *old = w->idle[0];
     w->n_idle--;
@@ -173,7 +158,7 @@ static void conn_give(struct web_call *call, struct web_conn *c, bool keep)
 int web_init(struct web *w, const struct web_kind *kind, struct origin *origin,
              const struct origin_options *o, struct err *e)
 {
-    int r = global_start(e);
+    int r = libcurl_start(e);
     if (r < 0)
         return r;
     w->kind = kind;
@@ -206,19 +191,28 @@ void web_fini(struct web *w)
 
 /* ---- callbacks of curl ---- */
 
+static bool is_success(const struct web_call *c)
+{
+    return c->response.status >= 200 && c->response.status < 300;
+}
+
+/* Heads end with a line without anything; so do trailers. */
 static size_t on_header(char *p, size_t size, size_t n, void *arg)
 {
     struct web_call *c = arg;
-    web_response_line(&c->response, slice_of(p, size * n));
+    n *= size;
+    web_response_line(&c->response, slice_of(p, n));
+    if (c->on_head && is_success(c) && (p[0] == '\r' || p[0] == '\n'))
+        c->stopped = c->on_head(c->arg);
     c->progress_ms = sys_mono_ms();
-    return size * n;
+    return c->stopped ? CURL_WRITEFUNC_ERROR : n;
 }
 
 static size_t on_write(char *p, size_t size, size_t n, void *arg)
 {
     struct web_call *c = arg;
     n *= size;
-    if (c->response.status < 200 || c->response.status >= 300) {
+    if (!is_success(c)) {
         size_t room = c->error_body.max - c->error_body.n;
         (void)buf_append(&c->error_body, p, MIN(n, room));
     } else if (c->on_body) {
@@ -264,6 +258,8 @@ static int on_begin(void *arg, char *there, char *here, int there_port, int here
     (void)there, (void)here, (void)there_port, (void)here_port;
     struct web_call *c = arg;
     c->begun++;
+    if (c->reach)
+        atomic_store(c->reach, ORIGIN_REACH_PERHAPS);
     return CURL_PREREQFUNC_OK;
 }
 
@@ -286,14 +282,14 @@ static long buffer_bytes(const struct web *w)
 
 static void set_upload(struct web_call *c, CURL *easy)
 {
-    (void)curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->body_n);
-    (void)curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
-    (void)curl_easy_setopt(easy, CURLOPT_READDATA, c);
-    (void)curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
-    (void)curl_easy_setopt(easy, CURLOPT_SEEKDATA, c);
-    (void)curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, buffer_bytes(c->web));
-    (void)curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_WAIT_MS);
+    curl_set(easy, CURLOPT_UPLOAD, 1L);
+    curl_set(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->body_n);
+    curl_set(easy, CURLOPT_READFUNCTION, on_read);
+    curl_set(easy, CURLOPT_READDATA, c);
+    curl_set(easy, CURLOPT_SEEKFUNCTION, on_seek);
+    curl_set(easy, CURLOPT_SEEKDATA, c);
+    curl_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, buffer_bytes(c->web));
+    curl_set(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_WAIT_MS);
 }
 
 static void set_method(struct web_call *c, CURL *easy)
@@ -302,7 +298,7 @@ static void set_method(struct web_call *c, CURL *easy)
     case WEB_GET:
         break;
     case WEB_HEAD:
-        (void)curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+        curl_set(easy, CURLOPT_NOBODY, 1L);
         break;
     case WEB_PUT:
         set_upload(c, easy);
@@ -311,17 +307,17 @@ static void set_method(struct web_call *c, CURL *easy)
     case WEB_PATCH:
         if (c->body) {
             set_upload(c, easy);
-            (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, web_method_name(c->method).p);
+            curl_set(easy, CURLOPT_CUSTOMREQUEST, web_method_name(c->method).p);
             break;
         }
-        (void)curl_easy_setopt(easy, CURLOPT_POST, 1L);
+        curl_set(easy, CURLOPT_POST, 1L);
         if (c->method == WEB_PATCH)
-            (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "PATCH");
-        (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->post.n);
-        (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDS, c->post.n ? c->post.p : "");
+            curl_set(easy, CURLOPT_CUSTOMREQUEST, "PATCH");
+        curl_set(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->post.n);
+        curl_set(easy, CURLOPT_POSTFIELDS, c->post.n ? c->post.p : "");
         break;
     case WEB_DELETE:
-        (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
+        curl_set(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
         break;
     }
 }
@@ -331,32 +327,34 @@ static void set_options(struct web_call *c, struct web_conn *conn, const char *u
 {
     struct web *w = c->web;
     CURL *easy = conn->easy;
-    curl_easy_reset(easy); /* options only: the connection stays */
+    curl.easy_reset(easy); /* options only: the connection stays */
     conn->error[0] = '\0';
-    (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, conn->error);
-    (void)curl_easy_setopt(easy, CURLOPT_URL, url);
-    (void)curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    (void)curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
-    (void)curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, buffer_bytes(c->web));
-    (void)curl_easy_setopt(easy, CURLOPT_USERAGENT, USER_AGENT);
-    (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)w->connect_timeout_ms);
-    (void)curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
-    (void)curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
-    (void)curl_easy_setopt(easy, CURLOPT_HEADERDATA, c);
-    (void)curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_write);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
-    (void)curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, on_begin);
-    (void)curl_easy_setopt(easy, CURLOPT_PREREQDATA, c);
+    curl_set(easy, CURLOPT_ERRORBUFFER, conn->error);
+    curl_set(easy, CURLOPT_URL, url);
+    curl_set(easy, CURLOPT_PATH_AS_IS, 1L);
+    curl_set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_set(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl_set(easy, CURLOPT_NOSIGNAL, 1L);
+    /* Else who gives up waits for the name servers, which know of no timeout and no cancel flag of ours. */
+    curl_set(easy, CURLOPT_QUICK_EXIT, 1L);
+    curl_set(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
+    curl_set(easy, CURLOPT_TCP_NODELAY, 1L);
+    curl_set(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_set(easy, CURLOPT_BUFFERSIZE, buffer_bytes(c->web));
+    curl_set(easy, CURLOPT_USERAGENT, USER_AGENT);
+    curl_set(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)w->connect_timeout_ms);
+    curl_set(easy, CURLOPT_HTTPHEADER, headers);
+    curl_set(easy, CURLOPT_HEADERFUNCTION, on_header);
+    curl_set(easy, CURLOPT_HEADERDATA, c);
+    curl_set(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+    curl_set(easy, CURLOPT_WRITEFUNCTION, on_write);
+    curl_set(easy, CURLOPT_WRITEDATA, c);
+    curl_set(easy, CURLOPT_PREREQFUNCTION, on_begin);
+    curl_set(easy, CURLOPT_PREREQDATA, c);
     if (w->ca_file)
-        (void)curl_easy_setopt(easy, CURLOPT_CAINFO, w->ca_file);
+        curl_set(easy, CURLOPT_CAINFO, w->ca_file);
     if (w->loopback)
-        (void)curl_easy_setopt(easy, CURLOPT_PROXY, "");
+        curl_set(easy, CURLOPT_PROXY, "");
     set_method(c, easy);
 }
 
@@ -383,33 +381,33 @@ static int wait_ms(const struct web_call *c)
 /* Until curl is done: its result in *ret_curl. Negative when it was given up before. */
 static int run(struct web_call *c, struct web_conn *conn, CURLcode *ret_curl, struct err *e)
 {
-    if (curl_multi_add_handle(conn->multi, conn->easy) != CURLM_OK)
+    if (curl.multi_add_handle(conn->multi, conn->easy) != CURLM_OK)
         abort();
     int r = 0, running = 1;
     c->progress_ms = sys_mono_ms();
     while (r == 0) {
-        if (curl_multi_perform(conn->multi, &running) != CURLM_OK)
+        if (curl.multi_perform(conn->multi, &running) != CURLM_OK)
             r = err_set(e, ERR_ORIGIN_FAILED, "libcurl failed inside");
         if (!running)
             break;
         if (r == 0)
             r = look_around(c, e);
         if (r == 0)
-            (void)curl_multi_poll(conn->multi, NULL, 0, wait_ms(c), NULL);
+            (void)curl.multi_poll(conn->multi, NULL, 0, wait_ms(c), NULL);
     }
     CURLMsg *m;
     int left;
-    while ((m = curl_multi_info_read(conn->multi, &left)))
+    while ((m = curl.multi_info_read(conn->multi, &left)))
         if (m->msg == CURLMSG_DONE)
             *ret_curl = m->data.result;
-    (void)curl_multi_remove_handle(conn->multi, conn->easy);
+    (void)curl.multi_remove_handle(conn->multi, conn->easy);
     return r;
 }
 
 static bool has_connected(CURL *easy)
 {
     curl_off_t t = 0;
-    return curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &t) == CURLE_OK && t > 0;
+    return curl.easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &t) == CURLE_OK && t > 0;
 }
 
 static int class_of_curl(CURLcode code, const struct web_call *c, CURL *easy)
@@ -459,7 +457,7 @@ static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, st
     bool refused = status >= 300 && status != c->accept;
     if (code != CURLE_OK && !refused) { /* a refusal may cut an upload short; it says more than curl */
         int class = class_of_curl(code, c, conn->easy);
-        return err_set(e, class, "%s%s", conn->error[0] ? conn->error : curl_easy_strerror(code),
+        return err_set(e, class, "%s%s", conn->error[0] ? conn->error : curl.easy_strerror(code),
                        class == ERR_ORIGIN_SETUP
                            ? "; set origin.ca_file to the authority that signed the origin's certificate"
                            : "");
@@ -485,7 +483,7 @@ static int exchange(struct web_call *c, struct web_conn *conn, bool *ret_keep, s
     *ret_keep = r == 0 && !c->stopped && code == CURLE_OK;
     if (r == 0)
         r = conclude(c, conn, code, e);
-    (void)curl_easy_setopt(conn->easy, CURLOPT_HTTPHEADER, NULL); /* the list goes away with this call */
+    curl_set(conn->easy, CURLOPT_HTTPHEADER, NULL); /* the list goes away with this call */
     int status = c->response.status;
     if (c->web->origin)
         origin_count_request(c->web->origin, c->op,

@@ -38,6 +38,8 @@ int web_error_class(int status)
         return ERR_ORIGIN_BUSY;
     case 501:
         return ERR_NOT_IMPLEMENTED;
+    case 502: /* of a proxy that does not reach the service */
+        return ERR_ORIGIN_DOWN;
     case 504:
         return -ETIMEDOUT;
     case 507:

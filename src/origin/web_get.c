@@ -109,14 +109,21 @@ static int begin(struct transfer *t, struct err *e)
     return r;
 }
 
+/* Who waits makes ready for the bytes while they are on their way. */
+static int on_head(void *arg)
+{
+    struct transfer *t = arg;
+    if (t->begun) /* these are trailers */
+        return 0;
+    int r = begin(t, t->err);
+    return r < 0 ? r : t->sink(t->arg, &t->attr, NULL, 0);
+}
+
 static int on_body(void *arg, const void *p, size_t n)
 {
     struct transfer *t = arg;
-    if (!t->begun) {
-        int r = begin(t, t->err);
-        if (r < 0)
-            return r;
-    }
+    if (!t->begun)
+        return err_set(t->err, ERR_ORIGIN_FAILED, "a body before the end of the head");
     if (n > t->expected - t->given)
         return err_set(t->err, ERR_ORIGIN_SHORT, "more than the announced %" PRIu64 " bytes", t->expected);
     t->given += n;
@@ -125,15 +132,12 @@ static int on_body(void *arg, const void *p, size_t n)
 
 static int finish(struct transfer *t, struct err *e)
 {
-    if (!t->begun) {
-        int r = begin(t, e);
-        if (r < 0)
-            return r;
-    }
+    if (!t->begun)
+        return err_set(e, ERR_ORIGIN_FAILED, "the head of the answer did not end");
     if (t->given != t->expected)
         return err_set(e, ERR_ORIGIN_SHORT, "%" PRIu64 " of the announced %" PRIu64 " bytes", t->given,
                        t->expected);
-    return t->given == 0 ? t->sink(t->arg, &t->attr, NULL, 0) : 0;
+    return 0;
 }
 
 /* If-Match; weak ETags cannot satisfy it and are compared when the answer comes. */
@@ -171,6 +175,7 @@ static int get_once(struct web *w, struct transfer *t, struct err *e)
     int r = w->kind->pin ? w->kind->pin(&c, g, scratch, e) : web_pin_etag(&c, g, scratch, e);
     if (r < 0)
         return r;
+    c.on_head = on_head;
     c.on_body = on_body;
     c.arg = t;
     t->call = &c;

@@ -14,10 +14,10 @@
 #include "base/log.h"
 #include "base/quit.h"
 #include "base/sys.h"
+#include "net/libcurl.h"
 #include "net/sigv4.h"
 #include "origin/origin_internal.h"
 
-#include <curl/curl.h>
 #include <jansson.h>
 
 #define WEB_PAIRS_MAX        24
@@ -109,6 +109,9 @@ int web_cut_object(char *prefix, char **ret_key, struct err *e);
 int web_check_length(const char *prefix, struct slice key, struct err *e);
 /* Also whether it is a key of an object service: -EILSEQ for what is not UTF-8. */
 int web_check_key(const char *prefix, struct slice key, struct err *e);
+/* Whether a path has a part "." or "..", also between backslashes, which some servers take for slashes, or a
+ * NUL byte. */
+bool web_leads_away(struct slice path);
 /* Value of an environment variable, NULL when unset or empty. */
 const char *web_env(const char *name);
 /* Heap copy or NULL. */
@@ -136,10 +139,11 @@ struct web_response {
     char code[64];        /* x-ms-error-code */
     char copy_status[16]; /* x-ms-copy-status */
     char copy_id[64];     /* x-ms-copy-id */
+    struct buf content_type, meta;
+    /* The last ones: 9 KiB, of which nothing but the first byte is cleared. */
     char etag[WEB_ETAG_MAX + 1];
     char version_id[WEB_VERSION_ID_MAX + 1]; /* x-amz-version-id, x-ms-version-id */
     char location[WEB_LOCATION_MAX];
-    struct buf content_type, meta;
 };
 
 void web_response_init(struct web_response *r);
@@ -174,14 +178,17 @@ struct web_call {
     struct slice post;
     int accept;                        /* a status above 299 that is no refusal; 0: none */
     bool once;                         /* it is refused when it is sent again after it was carried out */
+    _Atomic int *reach;                /* PERHAPS (origin.h) when curl begins to send it; may be NULL */
     atomic_bool *cancel, *also_cancel; /* may be NULL */
-    /* Takes the body of a 2xx answer in pieces; anything but 0 stops the exchange and is its result. */
+    /* Hears, where it is not NULL, that the head of a 2xx answer is whole: its body may be long in coming. */
+    int (*on_head)(void *arg);
+    /* Takes the body of a 2xx answer in pieces. Anything but 0 of either stops the exchange and is its
+     * result.
+     */
     int (*on_body)(void *arg, const void *p, size_t n);
     void *arg;
 
-    /* response */
-    struct web_response response;
-    struct buf error_body;
+    struct buf error_body; /* of the response, which is below */
 
     /* between web_conn.c's functions */
     struct web *web;
@@ -193,6 +200,8 @@ struct web_call {
 
     uint64_t credentials; /* the kind's own: which version of those that end was sent */
     bool ended; /* the kind's own: it was refused because they have ended, and others may be there */
+
+    struct web_response response; /* the last: it clears itself */
 };
 
 void web_call_init(struct web_call *c, struct web *w, enum web_method method, const char *op);
@@ -319,6 +328,10 @@ bool web_list_one(struct slice key, const struct origin_list *l, struct arena *a
 
 /* Returns once the body's byte at `offset` is there. */
 int web_wait_for_body(const struct origin_body *body, uint64_t offset, struct err *e);
+/* The same of n bytes that go in one request: once the first is there. Where there is one connection only,
+ * once all are of a body whose sender may need it for that. */
+int web_wait_for_part(const struct web *w, const struct origin_body *body, uint64_t offset, uint64_t n,
+                      struct err *e);
 void web_put_attr(const struct origin_put *p, uint64_t size, struct slice etag, uint64_t date_ns,
                   struct arena *a, struct origin_attr *ret);
 /* What MD5 or SHA-256 (`digest` of OpenSSL's names) of a range of the body is; `ret` has room for 32 bytes.
@@ -326,21 +339,24 @@ void web_put_attr(const struct origin_put *p, uint64_t size, struct slice etag, 
 int web_body_digest(const struct origin_body *body, uint64_t offset, uint64_t n, const char *digest,
                     uint8_t *ret, struct err *e);
 
-/* Parts done in parallel by the calling thread and up to three helpers; each tried a few times when time may
- * heal its failure. */
+/* Parts done in parallel by the calling thread and up to three helpers; each tried again when time may heal
+ * its failure. */
 struct web_parts {
     struct origin *origin; /* whose pauses are kept, and who says when each may go */
     uint32_t n, limit;     /* limit: most threads */
     atomic_bool *cancel;
+    uint64_t patience_ms; /* as in origin_put */
     /* One part, from several threads at once; `stop` is set when another has failed for good. */
     int (*one)(void *arg, uint32_t i, atomic_bool *stop, struct err *e);
     void *arg;
 };
 /* The first lasting error, prefixed with "part i of n". */
 int web_parts_run(const struct web_parts *p, struct err *e);
-/* Waits before try number attempt + 1, also for what the origin asked for; false when there is none. */
-bool web_try_again(const struct origin *o, atomic_bool *cancel, atomic_bool *stop, uint32_t attempt,
-                   int code);
+/* After a try that came to `code`: waits before the next one, also for what the origin asked for, and counts
+ * it in *r, which is empty at first; false when there is none. patience_ms: as in origin_put. Who waits for
+ * long has no place among the requests meanwhile. */
+bool web_try_again(const struct origin *o, atomic_bool *cancel, atomic_bool *stop, uint64_t patience_ms,
+                   struct retry *r, int code);
 
 /* ---- credentials that end ---- */
 

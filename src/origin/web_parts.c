@@ -2,7 +2,7 @@
  * The parts of an upload or a copy, in parallel.
  *
  * The calling thread and up to ORIGIN_PARTS_AT_ONCE - 1 helpers take parts in order from a counter. A part
- * that fails for a reason that time may heal is tried again a few times.
+ * that fails for a reason that time may heal is tried again, as long as its caller is patient.
  *
  * Invariants:
  *  1. Each part is done by one thread; all threads are joined before the call returns.
@@ -12,7 +12,10 @@
  */
 #include "origin/web_internal.h"
 
-#define TRIES            4
+#include "base/thread.h"
+
+#define TRIES            4    /* of who has no patience */
+#define LONG_MS          1000 /* who waits for longer has no place meanwhile */
 #define PART_STACK_BYTES (512 * KIB)
 
 struct run {
@@ -36,29 +39,48 @@ static bool is_stopped(const atomic_bool *cancel, const atomic_bool *stop)
     return (stop && atomic_load(stop)) || (cancel && atomic_load(cancel)) || quit_level() != QUIT_NO;
 }
 
-bool web_try_again(const struct origin *o, atomic_bool *cancel, atomic_bool *stop, uint32_t attempt, int code)
+static bool wait_stopped(int64_t left_ms, const atomic_bool *cancel, const atomic_bool *stop)
 {
-    struct retry r = {.attempt = attempt};
-    uint64_t random, now_ms = sys_mono_ms();
-    sys->random(&random, sizeof(random));
-    bool again = !is_stopped(cancel, stop) && attempt + 1 < TRIES;
-    int64_t left_ms = retry_delay_ms(&r, code, now_ms, 0, origin_pause_ms(o, now_ms), again, random);
-    if (left_ms < 0)
-        return false;
     for (; left_ms > 0 && !is_stopped(cancel, stop); left_ms -= QUIT_LOOK_MS)
         sys->sleep_ns((uint64_t)MIN(left_ms, (int64_t)QUIT_LOOK_MS) * 1000000);
-    return !is_stopped(cancel, stop);
+    return is_stopped(cancel, stop);
+}
+
+bool web_try_again(const struct origin *o, atomic_bool *cancel, atomic_bool *stop, uint64_t patience_ms,
+                   struct retry *r, int code)
+{
+    uint64_t random, now_ms = sys_mono_ms();
+    sys->random(&random, sizeof(random));
+    bool is_due = r->attempt + 1 < TRIES;
+    if (r->attempt == 0)
+        r->started_ms = now_ms;
+    if (is_stopped(cancel, stop) || (patience_ms == 0 && !is_due))
+        return false;
+    uint64_t deadline_ms = is_due ? 0 : r->started_ms + patience_ms;
+    int64_t left_ms = retry_delay_ms(r, code, now_ms, deadline_ms, origin_pause_ms(o, now_ms),
+                                     /* budget_left= */ true, random);
+    if (left_ms < 0)
+        return false;
+    bool is_long = left_ms >= LONG_MS;
+    if (is_long)
+        origin_step_aside(o);
+    bool stopped = wait_stopped(left_ms, cancel, stop);
+    if (is_long)
+        origin_step_back(o, /* goes_on= */ !stopped);
+    retry_count(r, code);
+    return !stopped;
 }
 
 static int one_patiently(struct run *u, uint32_t i, struct err *e)
 {
     int r;
-    uint32_t attempt = 0;
+    struct retry retry = {0};
     do {
         e->code = 0;
         origin_wait_turn(u->parts->origin, u->parts->cancel, &u->stop);
         r = u->parts->one(u->parts->arg, i, &u->stop, e);
-    } while (r < 0 && web_try_again(u->parts->origin, u->parts->cancel, &u->stop, attempt++, r));
+    } while (r < 0 &&
+             web_try_again(u->parts->origin, u->parts->cancel, &u->stop, u->parts->patience_ms, &retry, r));
     return r < 0 ? err_prefix(e, r, "part %u of %u", i + 1, u->parts->n) : 0;
 }
 
@@ -105,13 +127,8 @@ int web_parts_run(const struct web_parts *p, struct err *e)
     lock_init(&u.lock, LOCK_ORIGIN);
     pthread_t threads[ORIGIN_PARTS_AT_ONCE - 1];
     size_t n = 0, want = MIN(MIN((size_t)ORIGIN_PARTS_AT_ONCE, (size_t)p->n), (size_t)p->limit) - 1;
-    pthread_attr_t attr;
-    if (pthread_attr_init(&attr) != 0)
-        abort();
-    (void)pthread_attr_setstacksize(&attr, PART_STACK_BYTES);
-    while (n < want && pthread_create(&threads[n], &attr, part_main, &u) == 0)
+    while (n < want && thread_start(&threads[n], PART_STACK_BYTES, part_main, &u) == 0)
         n++;
-    (void)pthread_attr_destroy(&attr);
     do_parts(&u);
     for (size_t i = 0; i < n; i++)
         (void)pthread_join(threads[i], NULL);

@@ -45,6 +45,13 @@ int web_wait_for_body(const struct origin_body *body, uint64_t offset, struct er
     return r < 0 ? err_set(e, (int)r, "body: %s", err_text((int)r)) : 0;
 }
 
+int web_wait_for_part(const struct web *w, const struct origin_body *body, uint64_t offset, uint64_t n,
+                      struct err *e)
+{
+    bool is_all = w->limit == 1 && body->slow && !body->once && n > 0;
+    return web_wait_for_body(body, is_all ? offset + n - 1 : offset, e);
+}
+
 void web_put_attr(const struct origin_put *p, uint64_t size, struct slice etag, uint64_t date_ns,
                   struct arena *a, struct origin_attr *ret)
 {

@@ -30,7 +30,7 @@ int web_request_query(const struct web_call *c, struct buf *b)
 
 static void append(struct web_request *q, const char *line)
 {
-    struct curl_slist *list = curl_slist_append(q->headers, line);
+    struct curl_slist *list = curl.slist_append(q->headers, line);
     if (!list)
         abort();
     q->headers = list;
@@ -57,10 +57,12 @@ int web_request_header(struct web_request *q, struct slice name, struct slice va
                            SLICE_ARG(name));
     struct buf _cleanup_buf_ line = BUF_INIT(HEADER_MAX);
     /* curl's own notation: "name;" sends a header without a value, "name:" would leave it out. */
-    int r = value.n > 0 ? buf_printf(&line, SLICE_FMT ": " SLICE_FMT, SLICE_ARG(name), SLICE_ARG(value))
-                        : buf_printf(&line, SLICE_FMT ";", SLICE_ARG(name));
-    if (r < 0)
-        return err_set(e, r, "header " SLICE_FMT " is too long", SLICE_ARG(name));
+    struct slice between = value.n > 0 ? SLICE_LIT(": ") : SLICE_LIT(";");
+    if (!buf_reserve(&line, name.n + between.n + value.n))
+        return err_set(e, -E2BIG, "header " SLICE_FMT " is too long", SLICE_ARG(name));
+    (void)buf_slice(&line, name);
+    (void)buf_slice(&line, between);
+    (void)buf_slice(&line, value);
     append(q, line.p);
     explicit_bzero(line.p, line.n);
     return 0;
@@ -125,6 +127,6 @@ int web_takes(struct web *w, const char *prefix, const struct origin_put *p, str
 
 void web_request_fini(struct web_request *q)
 {
-    curl_slist_free_all(q->headers);
+    curl.slist_free_all(q->headers);
     buf_fini(&q->url);
 }

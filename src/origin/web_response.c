@@ -14,9 +14,15 @@
 #include "base/text.h"
 #include "origin/meta.h"
 
+static void clear(struct web_response *r)
+{
+    memset(r, 0, offsetof(struct web_response, etag));
+    r->etag[0] = r->version_id[0] = r->location[0] = '\0';
+}
+
 void web_response_init(struct web_response *r)
 {
-    memset(r, 0, sizeof(*r));
+    clear(r);
     r->content_type = BUF_INIT(WEB_CONTENT_TYPE_MAX);
     r->meta = BUF_INIT(ORIGIN_META_MAX_BYTES);
 }
@@ -49,7 +55,7 @@ static void take_status(struct web_response *r, struct slice line)
 {
     struct buf content_type = r->content_type, meta = r->meta;
     const struct web_kind *kind = r->kind;
-    memset(r, 0, sizeof(*r));
+    clear(r);
     r->kind = kind;
     r->content_type = content_type;
     r->meta = meta;

@@ -2,16 +2,22 @@
  * GetObjectAttributes, and the parts that an object was uploaded in, as other operations need them.
  *
  * 1. Parts and checksums are of the version whose ETag is in the answer.
+ * 2. Parts that only the origin knows are asked for one by one, so a page of those is short; the part that
+ * ends where the object does is the last, whatever numbers they have. Where that fails on the way it tells
+ * how many there are, as S3 itself does of objects without checksums of parts.
  */
 #include "origin/meta.h"
 #include "s3/part_list.h"
 #include "s3/s3_internal.h"
 #include "s3/xml.h"
 
+#include "base/sys.h"
 #include "base/text.h"
 
 #define PARTS_ARENA_BYTES MIB
 #define TRIES             3 /* for an object that is replaced between two questions */
+#define ASKED_MAX         200
+#define ASKED_MAX_NS      10000000000ull
 
 struct wanted {
     bool etag, size, storage_class, checksum, parts;
@@ -102,34 +108,57 @@ enum s3_error attributes_parts(struct s3_request *r, struct slice etag, struct a
     return rep.parts.n && part_list_decode(rep.parts, ret) ? S3_ERR_INTERNAL : S3_OK;
 }
 
-static void put_parts(struct xml *x, const struct part_list *l, const struct wanted *wanted, struct arena *a)
+/* What is shown of an object's parts. */
+struct page {
+    struct one {
+        uint32_t number;
+        uint64_t size;
+        struct slice checksum; /* "SUFFIX BASE64", or empty */
+    } v[S3_LIST_MAX];
+    size_t n;
+    uint64_t count, last; /* of all parts; the number behind which the next page begins */
+    bool truncated;
+    bool is_count; /* nothing but the count is known */
+};
+
+static void page_of_list(const struct part_list *l, const struct wanted *wanted, struct arena *a,
+                         struct page *ret)
 {
     struct part_cursor at = {0};
     struct part_entry one;
-    uint64_t n = 0, last = wanted->after;
-    bool truncated = false;
 
-    xml_open(x, "ObjectParts");
-    while (!truncated && part_list_next(l, &at, &one)) {
+    *ret = (struct page){.count = l->n, .last = wanted->after};
+    while (!ret->truncated && part_list_next(l, &at, &one)) {
         if (one.number <= wanted->after)
             continue;
-        truncated = n == wanted->max;
-        if (truncated)
+        ret->truncated = ret->n == wanted->max;
+        if (ret->truncated)
             break;
-        xml_open(x, "Part");
-        if (one.has_sum)
-            attributes_put_checksum(x, put_checksum_text(a, l->sums.kind, one.sum));
-        xml_u64(x, "PartNumber", one.number);
-        xml_u64(x, "Size", one.size);
-        xml_close(x, "Part");
-        last = one.number;
-        n++;
+        ret->v[ret->n++] =
+            (struct one){.number = one.number,
+                         .size = one.size,
+                         .checksum = one.has_sum ? put_checksum_text(a, l->sums.kind, one.sum) : SLICE_NULL};
+        ret->last = one.number;
     }
-    xml_bool(x, "IsTruncated", truncated);
-    xml_u64(x, "MaxParts", wanted->max);
-    xml_u64(x, "NextPartNumberMarker", last);
-    xml_u64(x, "PartNumberMarker", wanted->after);
-    xml_u64(x, "PartsCount", l->n);
+}
+
+static void put_parts(struct xml *x, const struct page *p, const struct wanted *wanted)
+{
+    xml_open(x, "ObjectParts");
+    for (size_t i = 0; i < p->n; i++) {
+        xml_open(x, "Part");
+        attributes_put_checksum(x, p->v[i].checksum);
+        xml_u64(x, "PartNumber", p->v[i].number);
+        xml_u64(x, "Size", p->v[i].size);
+        xml_close(x, "Part");
+    }
+    if (!p->is_count) {
+        xml_bool(x, "IsTruncated", p->truncated);
+        xml_u64(x, "MaxParts", wanted->max);
+        xml_u64(x, "NextPartNumberMarker", p->last);
+        xml_u64(x, "PartNumberMarker", wanted->after);
+    }
+    xml_u64(x, "PartsCount", p->count);
     xml_close(x, "ObjectParts");
 }
 
@@ -156,30 +185,113 @@ static enum s3_error look(struct s3_request *r, const struct wanted *wanted, str
     return error;
 }
 
+/* ---- parts that the origin knows ---- */
+
+struct asking {
+    struct s3_request *r;
+    const struct wire_attr *attr;
+    struct arena *own; /* of one question */
+};
+
+static int ask(struct asking *x, uint64_t number, struct wire_part_rep *ret)
+{
+    const struct wire_part_req req = {
+        .bucket = x->r->bucket, .key = x->r->key, .etag = x->attr->etag, .number = (uint32_t)number};
+
+    arena_clear(x->own);
+    *ret = (struct wire_part_rep){0};
+    return object_part(x->r->s3->session, &req, x->own, ret, NULL);
+}
+
+static bool is_last(const struct asking *x, const struct wire_part_rep *part)
+{
+    return part->offset + part->size >= x->attr->size_bytes;
+}
+
+/* The next number; *ret_end: there is no part behind it. Numbers may leave gaps. */
+static int ask_into(struct asking *x, uint64_t number, struct arena *a, struct page *p, bool *ret_end)
+{
+    struct wire_part_rep part;
+    int status = ask(x, number, &part);
+
+    if (status == -ESTALE || (status < 0 && retry_is_transient(status)))
+        return status;
+    p->last = number;
+    if (status < 0 || part.n_parts == 0)
+        return 0;
+    p->v[p->n++] =
+        (struct one){.number = (uint32_t)number, .size = part.size, .checksum = arena_dup(a, part.checksum)};
+    *ret_end = is_last(x, &part);
+    return 0;
+}
+
+/* Whether behind `after` nothing comes: so it is where numbers have no gaps, and it is that of the last one.
+ */
+static bool is_behind_all(struct asking *x, uint64_t after, uint64_t count)
+{
+    struct wire_part_rep part;
+
+    return after >= count && ask(x, count, &part) == 0 && part.n_parts == count && is_last(x, &part);
+}
+
+/* False: the object is in one piece, or nobody knows. */
+static bool page_at_origin(struct s3_request *r, const struct wire_attr *attr, const struct wanted *wanted,
+                           struct arena *a, struct page *ret)
+{
+    _cleanup_(arena_freep) struct arena *own = arena_new(PARTS_ARENA_BYTES);
+    struct asking x = {.r = r, .attr = attr, .own = own};
+    const uint64_t max = MIN(wanted->max, (uint64_t)ASKED_MAX), until_ns = sys->mono_ns() + ASKED_MAX_NS;
+    uint64_t number = wanted->after + 1;
+    struct wire_part_rep first;
+    bool end;
+
+    if (slice_find(attr->etag, '-') < 0 || ask(&x, 1, &first) < 0 || first.n_parts == 0)
+        return false;
+    *ret = (struct page){.count = first.n_parts, .last = wanted->after};
+    end = wanted->after >= PART_LIST_NUMBER_MAX || is_behind_all(&x, wanted->after, first.n_parts);
+    for (; !end && number <= MIN(wanted->after + max, (uint64_t)PART_LIST_NUMBER_MAX); number++) {
+        if (ask_into(&x, number, a, ret, &end) < 0) {
+            *ret = (struct page){.count = first.n_parts, .is_count = true};
+            return true;
+        }
+        if (sys->mono_ns() > until_ns)
+            break;
+    }
+    ret->truncated = !end && ret->last < PART_LIST_NUMBER_MAX;
+    return true;
+}
+
 /* What nothing is known of is left out, as S3 does for objects that have none: parts, checksums. */
 enum s3_error s3_op_get_object_attributes(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
     _cleanup_(arena_freep) struct arena *a = arena_new(PARTS_ARENA_BYTES);
+    _cleanup_free_ struct page *page = calloc(1, sizeof *page);
     struct wanted wanted = {0};
+    bool has_page = false;
     struct part_list parts;
     struct wire_attr attr = {0};
     struct xml x = {&b, 0};
     char date[32];
     enum s3_error error = read_wanted(r, &wanted);
 
+    if (!page)
+        abort();
     if (!error)
         error = look(r, &wanted, a, &attr, &parts);
     if (error)
         return error;
+    if (parts.n)
+        page_of_list(&parts, &wanted, a, page);
+    has_page = parts.n || (wanted.parts && page_at_origin(r, &attr, &wanted, a, page));
     xml_start(&x);
     xml_root(&x, "GetObjectAttributesResponse");
     if (wanted.etag && attr.etag.n)
         xml_text(&x, "ETag", attr.etag);
     if (wanted.checksum)
         put_checksum(&x, meta_get(attr.meta, META_CHECKSUM));
-    if (parts.n)
-        put_parts(&x, &parts, &wanted, a);
+    if (has_page)
+        put_parts(&x, page, &wanted);
     if (wanted.storage_class)
         xml_text(&x, "StorageClass", SLICE_LIT("STANDARD"));
     if (wanted.size)

@@ -68,8 +68,7 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
     xml_start(&x);
     xml_root(&x, "ListAllMyBucketsResult");
     xml_open(&x, "Owner");
-    xml_text(&x, "ID", slice_str(r->s3->node_id));
-    xml_text(&x, "DisplayName", SLICE_LIT("forebay"));
+    xml_owner(&x, r->s3->node_id);
     xml_close(&x, "Owner");
     xml_open(&x, "Buckets");
     do {

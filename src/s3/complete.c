@@ -18,6 +18,7 @@
 #include "s3/xml.h"
 
 #include "base/log.h"
+#include "base/metrics.h"
 #include "base/sys.h"
 #include "base/text.h"
 
@@ -85,8 +86,11 @@ static enum s3_error choose_parts(struct complete *c)
     _cleanup_free_ struct upload_part *copy = c->upload ? upload_parts(c->upload, &n_all) : NULL;
     const struct upload_part *all = copy ? copy : c->at_origin;
 
-    c->parts = arena_alloc(c->arena, c->n * sizeof c->parts[0]);
-    c->entries = arena_alloc(c->arena, c->n * sizeof c->entries[0]);
+    if (!c->parts) {
+        c->parts = arena_alloc(c->arena, c->n * sizeof c->parts[0]);
+        c->entries = arena_alloc(c->arena, c->n * sizeof c->entries[0]);
+    }
+    c->total = 0;
     for (size_t i = 0; i < c->n; i++) {
         if (i > 0 && c->listed[i].number <= c->listed[i - 1].number)
             return S3_ERR_INVALID_PART_ORDER;
@@ -482,10 +486,29 @@ static enum s3_error prepare(struct complete *c)
     return S3_OK;
 }
 
+/* What parts do with the disk is waited for, by so many threads at once as may wait for origins. */
+static enum s3_error close_upload(struct complete *c)
+{
+    struct object_wait wait;
+
+    object_wait_begin(c->r->s3->session, &wait);
+    enum s3_error error = upload_close(c->upload);
+    bool crowded = object_wait_end(&wait);
+    if (error != S3_ERR_UNAVAILABLE || !crowded)
+        return error;
+    metrics_count(METRIC_CROWD_REFUSED, "parts", NULL, NULL);
+    return reply_refuse(c->r, S3_ERR_SLOW_DOWN,
+                        "half of the threads of this node wait for parts and origins; slow down");
+}
+
 static enum s3_error complete(struct complete *c, struct upload_result *ret)
 {
-    enum s3_error error = c->upload ? upload_close(c->upload) : S3_OK;
+    enum s3_error error = S3_OK;
 
+    if (c->upload) /* a list that is refused stops no part that still comes */
+        error = choose_parts(c);
+    if (!error && c->upload)
+        error = close_upload(c);
     if (error == S3_ERR_NO_SUCH_UPLOAD) { /* the same completion, sent twice, ended just now */
         uploads_completed(c->r->s3->uploads, request_query(c->r, "uploadId"), c->bucket, c->r->key, ret);
         return ret->etag[0] ? S3_OK : error;

@@ -18,6 +18,7 @@
 #include "s3/xml.h"
 
 #include "base/text.h"
+#include "base/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -146,15 +147,10 @@ static void *delete_some(void *arg)
 static void delete_all(struct delete *d)
 {
     pthread_t threads[DELETE_THREADS];
-    pthread_attr_t attr;
     size_t wanted = MIN((size_t)DELETE_THREADS, d->list.n / DELETE_PER_THREAD), n = 0;
 
-    if (pthread_attr_init(&attr))
-        abort();
-    (void)pthread_attr_setstacksize(&attr, DELETE_STACK_BYTES);
-    while (n < wanted && pthread_create(&threads[n], &attr, delete_some, d) == 0)
+    while (n < wanted && thread_start(&threads[n], DELETE_STACK_BYTES, delete_some, d) == 0)
         n++;
-    (void)pthread_attr_destroy(&attr);
     (void)delete_some(d);
     while (n > 0)
         (void)pthread_join(threads[--n], NULL);

@@ -52,13 +52,13 @@ struct get {
 /* What a tail needs to know when it is done; in the connection's arena. */
 struct parked {
     struct s3 *s3;
+    struct arena *arena; /* the one that this lies in */
     uint64_t handle, offset, by_fd, present, started_ns;
     int status;
 };
 
-static void close_handle(struct s3 *s3, uint64_t handle, uint64_t by_fd, uint64_t present)
+static void close_handle(struct s3 *s3, struct arena *a, uint64_t handle, uint64_t by_fd, uint64_t present)
 {
-    _cleanup_(arena_freep) struct arena *a = arena_new(CLOSE_ARENA);
     struct wire_close_req req = {.handle = handle, .read_cached = MIN(by_fd, present)};
     struct wire_close_rep rep;
 
@@ -87,7 +87,7 @@ static void on_tail_done(void *arg, uint64_t sent, bool whole)
 {
     struct parked *p = arg;
 
-    close_handle(p->s3, p->handle, p->by_fd + sent, p->present);
+    close_handle(p->s3, p->arena, p->handle, p->by_fd + sent, p->present);
     reply_count(p->s3, S3_OP_GET_OBJECT, p->status, p->started_ns);
 }
 
@@ -189,7 +189,7 @@ static void put_attributes(struct s3_request *r, const struct wire_attr *attr)
     text_http_date(attr->mtime_ns, date);
     reply_header(r, "Last-Modified", slice_str(date));
     reply_etag(r, attr->etag);
-    reply_header(r, "Accept-Ranges", SLICE_LIT("bytes"));
+    reply_fixed(r, SLICE_LIT("Accept-Ranges: bytes\r\n"));
 }
 
 static void put_content(struct s3_request *r, const struct wire_attr *attr)
@@ -388,7 +388,8 @@ static void send_tail(struct get *g)
                              .unreadable = on_tail_unreadable,
                              .arg = p};
 
-    *p = (struct parked){r->s3, g->handle, tail.offset, g->by_fd, g->present, r->started_ns, r->status};
+    *p = (struct parked){r->s3,    r->arena,   g->handle,     tail.offset,
+                         g->by_fd, g->present, r->started_ns, r->status};
     if (g->present == g->attr.size_bytes)
         p->present = g->range.n;
     r->parked = true;
@@ -419,29 +420,32 @@ static int send_fetched(struct get *g, const struct wire_fetch_rep *rep)
     return status;
 }
 
-/* Of an object that is being filled: how much of the range's beginning is there already. */
-static void ask_present(struct get *g, struct arena *a)
+/* Of an object that is being filled: how much of the range's beginning is there already. Where nothing is,
+ * the head goes ahead: the client need not wait for bytes to learn what will come. */
+static int ask_present(struct get *g, struct arena *a)
 {
     struct wire_fetch_req req = {.handle = g->handle,
                                  .offset = g->range.offset,
                                  .n = MIN(g->range.n, FETCH_BYTES),
-                                 .flags = WIRE_NO_WAIT};
-    struct wire_fetch_rep rep;
+                                 .flags = WIRE_NO_WAIT | WIRE_BACKGROUND};
+    struct wire_fetch_rep rep = {0};
+    int status = object_fetch(g->r->s3->session, &req, a, &rep, NULL);
 
-    g->present = MIN(g->present, g->range.n);
-    if (g->present == 0 || (g->range.n == g->attr.size_bytes))
-        return;
-    if (object_fetch(g->r->s3->session, &req, a, &rep, NULL) == 0)
-        g->present = MIN(g->present, rep.available);
     arena_clear(a);
+    g->present = MIN(g->present, g->range.n);
+    if (status)
+        return 0; /* whoever asks next is told */
+    if (g->range.n < g->attr.size_bytes)
+        g->present = MIN(g->present, rep.available);
+    return rep.available ? 0 : http_conn_send_head(g->r->conn);
 }
 
 static int send_filling(struct get *g, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(S3_ARENA_BYTES);
 
-    if (g->fd >= 0)
-        ask_present(g, a);
+    if (g->fd >= 0 && ask_present(g, a))
+        return err_set(e, -EPIPE, "the client went away");
     while (g->sent < g->range.n) {
         struct wire_fetch_req req = {.handle = g->handle,
                                      .offset = g->range.offset + g->sent,
@@ -562,7 +566,7 @@ static enum s3_error begin(struct get *g)
             return reply_failed(r, status, &e);
         error = g->part.number ? find_part(r, &g->attr, &g->part) : S3_OK;
         if (error && g->handle)
-            close_handle(r->s3, g->handle, 0, 0);
+            close_handle(r->s3, r->arena, g->handle, 0, 0);
     }
     return error;
 }
@@ -582,7 +586,7 @@ enum s3_error s3_op_get_object(struct s3_request *r)
     if (!error)
         send_body(&g);
     if (!r->parked && g.handle)
-        close_handle(r->s3, g.handle, g.by_fd, g.present);
+        close_handle(r->s3, r->arena, g.handle, g.by_fd, g.present);
     return error;
 }
 

@@ -2,7 +2,8 @@
  * Grouping of a plain listing (contract in group.h).
  *
  * 1. Keys and common prefixes come once each, in byte order, and a page continues behind the last one that
- * the former page showed: a common prefix that was shown is skipped with all its keys.
+ * the former page showed: a common prefix that was shown, or that is not behind the marker, is skipped with
+ * all its keys.
  * 2. Memory is one page of the plain listing and the page that is made, however many keys a group has. Where
  * a page of the plain listing ends inside a group, the rest of the group is jumped over, not read.
  * 3. Every page of the plain listing begins behind the one before it: what cannot be jumped over is read.
@@ -130,9 +131,10 @@ int group_list(struct s3 *s3, const struct wire_list_req *req, struct slice deli
     int status = 0;
 
     assert(req->delimiter == 0 && delimiter.n > 0 && req->max > 0);
-    /* Continued behind a common prefix: it has been shown. */
-    if (slice_eq(prefix_of(&g, req->after), req->after) && req->after.n)
-        status = remember(&g, req->after, /* is_prefix= */ true);
+    /* Behind a common prefix, or within its keys: it is not behind itself, and S3 does not show it then. */
+    const struct slice begun = slice_starts(req->after, req->prefix) ? prefix_of(&g, req->after) : SLICE_NULL;
+    if (begun.n)
+        status = remember(&g, begun, /* is_prefix= */ true);
     if (status == 0)
         status = read_pages(&g, s3, e);
     if (status == 0)

@@ -112,8 +112,7 @@ static enum s3_error fetch_page(struct list *l, struct arena *a)
 static void put_owner(struct list *l, struct xml *x)
 {
     xml_open(x, "Owner");
-    xml_text(x, "ID", slice_str(l->r->s3->node_id));
-    xml_text(x, "DisplayName", SLICE_LIT("forebay"));
+    xml_owner(x, l->r->s3->node_id);
     xml_close(x, "Owner");
 }
 

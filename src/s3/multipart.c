@@ -121,7 +121,8 @@ struct part_write {
     struct upload *upload;   /* on this node: where its bytes go */
     struct parts_write part; /* at the origin, when there is no such upload */
     struct upload_region region;
-    uint64_t written, room; /* room: of the bucket's quota, taken for this node's upload */
+    uint64_t written, room; /* room: of the bucket's quota, taken for this node's upload, ... */
+    struct sink room_of;    /* ... of this sink, which may be committed or gone by now */
     struct part_sums sums;  /* the upload's */
     struct body *body;      /* it computes the MD5; NULL: `md5` does */
     struct hasher_stream md5;
@@ -129,12 +130,23 @@ struct part_write {
     uint8_t digest[CHECKSUM_MAX_BYTES], sum[CHECKSUM_MAX_BYTES]; /* once ended */
 };
 
+/* What a part comes to that the end of its upload stopped. */
+static enum s3_error stopped(const struct part_write *p)
+{
+    return upload_has_ended(p->upload) ? S3_ERR_NO_SUCH_UPLOAD : S3_ERR_UNAVAILABLE;
+}
+
 /* In the bucket's quota: nothing of a part is written that does not fit. */
 static enum s3_error take_room(struct part_write *p, uint64_t size)
 {
     struct err e = {0};
-    int status = sink_room(upload_sink(p->upload), 0, size, &e);
+    int status;
 
+    if (!upload_part_enter(p->upload, &p->region))
+        return stopped(p);
+    p->room_of = *upload_sink(p->upload);
+    status = sink_room(&p->room_of, 0, size, &e);
+    upload_part_leave(p->upload);
     if (status)
         return reply_failed(p->r, status, &e);
     p->room = size;
@@ -144,13 +156,12 @@ static enum s3_error take_room(struct part_write *p, uint64_t size)
 /* It is on disk by now, or will not be. */
 static void give_room_back(struct part_write *p)
 {
-    if (p->room) /* what fails here is put right by the next one */
-        (void)sink_room(upload_sink(p->upload), p->room, 0, NULL);
+    if (p->room) /* what fails here is put right by the next one, or the sink is gone and so is its room */
+        (void)sink_room(&p->room_of, p->room, 0, NULL);
     p->room = 0;
 }
 
-/* The part first, so that nobody commits the upload meanwhile: room is asked of its sink, and whoever asks a
- * sink that is being committed waits until that has ended. */
+/* The part first: the room is then of an upload that nobody commits meanwhile. */
 static enum s3_error begin_here(struct part_write *p, uint32_t number, uint64_t size)
 {
     enum s3_error error = upload_part_begin(p->upload, number, size, &p->region);
@@ -213,9 +224,10 @@ static enum s3_error store_piece(struct part_write *p, const void *data, size_t 
         p->written += n;
         return parts_write(&p->part, data, n);
     }
-    if (upload_is_closing(p->upload))
-        return S3_ERR_NO_SUCH_UPLOAD;
+    if (!upload_part_enter(p->upload, &p->region))
+        return stopped(p);
     status = sys_pwrite_all(upload_fd(p->upload), data, n, p->region.offset + p->written);
+    upload_part_leave(p->upload);
     if (status) {
         (void)err_errno(&e, status, "write to the cache's disk");
         return reply_failed(p->r, status, &e);
@@ -274,7 +286,7 @@ static enum s3_error end(struct part_write *p, enum s3_error error, struct slice
         give_room_back(p);
         status = upload_part_end(p->upload, &p->region, !error, p->digest, n_sum ? p->sum : NULL, &e);
         if (status)
-            error = status == -ENOENT ? S3_ERR_NO_SUCH_UPLOAD : reply_failed(p->r, status, &e);
+            error = status == -ENOENT ? stopped(p) : reply_failed(p->r, status, &e);
         upload_unref(p->upload);
     } else {
         enum s3_error ended = parts_end(&p->part, !error, p->digest, slice_of(p->sum, n_sum));
@@ -415,13 +427,34 @@ static bool copy_part_beside(struct s3_request *r, struct source *s, struct slic
     return true;
 }
 
+/* What is too large is so by the source's attributes: opening it may fetch its beginning from an origin.
+ * Nobody is asked where the range alone says that it is not. */
+static enum s3_error check_copy_size(struct s3_request *r, struct source *s)
+{
+    struct slice value = request_header(r, "x-amz-copy-source-range");
+    struct http_range range;
+    uint32_t number;
+    enum s3_error error;
+
+    if (value.p && http_parse_range(value, INT64_MAX, &range) == 0 && range.n <= UPLOAD_PART_MAX_BYTES)
+        return S3_OK;
+    error = read_number(r, &number);
+    if (!error)
+        error = source_look(s);
+    if (!error)
+        error = copy_range(r, s, &range);
+    return !error && range.n > UPLOAD_PART_MAX_BYTES ? S3_ERR_ENTITY_TOO_LARGE : error;
+}
+
 static enum s3_error copy_part(struct s3_request *r, struct source *s, struct slice *ret_etag,
                                struct slice *ret_checksum)
 {
     struct part_write p = {0};
     struct http_range range;
-    enum s3_error error = source_open(s, 0, 0);
+    enum s3_error error = check_copy_size(r, s);
 
+    if (!error)
+        error = source_open(s, 0, 0);
     if (!error)
         error = copy_range(r, s, &range);
     if (!error)
@@ -541,6 +574,13 @@ enum s3_error s3_op_list_parts(struct s3_request *r)
     xml_text(&x, "Bucket", r->bucket);
     xml_text(&x, "Key", r->key);
     xml_text(&x, "UploadId", request_query(r, "uploadId"));
+    xml_open(&x, "Initiator");
+    xml_owner(&x, r->s3->node_id);
+    xml_close(&x, "Initiator");
+    xml_open(&x, "Owner");
+    xml_owner(&x, r->s3->node_id);
+    xml_close(&x, "Owner");
+    xml_text(&x, "StorageClass", SLICE_LIT("STANDARD"));
     xml_u64(&x, "PartNumberMarker", after);
     xml_u64(&x, "NextPartNumberMarker", to > from ? parts[to - 1].number : after);
     xml_u64(&x, "MaxParts", MIN(most, (uint64_t)S3_LIST_MAX));

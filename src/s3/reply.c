@@ -31,6 +31,23 @@ static char *put(char *to, struct slice s)
     return to + s.n;
 }
 
+/* NULL: there is no room. What goes in is bounded: attributes by the origin layer, the rest by the request's
+ * own head. */
+static char *reserve(struct s3_request *r, size_t n)
+{
+    return buf_reserve(&r->head, r->head.p ? n : MAX(n, (size_t)HEAD_USUAL_BYTES));
+}
+
+void reply_fixed(struct s3_request *r, struct slice lines)
+{
+    char *to = reserve(r, lines.n);
+
+    if (!to)
+        return;
+    (void)put(to, lines);
+    buf_used(&r->head, lines.n);
+}
+
 void reply_line(struct s3_request *r, struct slice name, struct slice value)
 {
     const size_t n = name.n + value.n + 4; /* ": " and the line's end */
@@ -38,8 +55,8 @@ void reply_line(struct s3_request *r, struct slice name, struct slice value)
 
     if (slice_has_control(value))
         return;
-    to = buf_reserve(&r->head, r->head.p ? n : MAX(n, (size_t)HEAD_USUAL_BYTES));
-    if (!to) /* what goes in is bounded: attributes by the origin layer, the rest by the request's own head */
+    to = reserve(r, n);
+    if (!to)
         return;
     to = put(put(put(put(to, name), SLICE_LIT(": ")), value), SLICE_LIT("\r\n"));
     buf_used(&r->head, n);
@@ -63,8 +80,14 @@ void reply_etag(struct s3_request *r, struct slice etag)
 
 static void put_ids(struct s3_request *r)
 {
-    reply_header(r, "x-amz-request-id", slice_str(r->id));
-    reply_header(r, "x-amz-id-2", slice_str(r->s3->node_id));
+    const struct slice first = SLICE_LIT("x-amz-request-id: "), last = slice_str(r->s3->id_lines);
+    const size_t n = first.n + sizeof r->id - 1 + last.n;
+    char *to = reserve(r, n);
+
+    if (!to)
+        return;
+    (void)put(put(put(to, first), slice_of(r->id, sizeof r->id - 1)), last);
+    buf_used(&r->head, n);
 }
 
 void reply_lines(struct s3_request *r, const char *type, struct buf *ret)
@@ -137,6 +160,8 @@ void reply_error(struct s3_request *r, enum s3_error error)
         buf_clear(&b);
     if (ends_connection(error))
         http_conn_close_after(r->conn);
+    if (error == S3_ERR_SLOW_DOWN)
+        reply_header(r, "Retry-After", SLICE_LIT("1"));
     reply_send(r, info->status, "application/xml", buf_view(&b));
 }
 

@@ -61,6 +61,8 @@ struct s3 *s3_new(const struct s3_config *config)
     s->access_key = slice_dup(slice_str(config->access_key));
     s->secret_key = slice_dup(slice_str(config->secret_key));
     s->node_id = slice_dup(slice_str(config->node_id));
+    if (asprintf(&s->id_lines, "\r\nx-amz-id-2: %s\r\n", s->node_id) < 0)
+        abort();
     s->domain = config->domain ? slice_dup(slice_str(config->domain)) : NULL;
     s->session = object_session_new(s->objects, WIRE_VIA_S3);
     s->uploads = uploads_new(s);
@@ -94,6 +96,7 @@ void s3_free(struct s3 *s)
         explicit_bzero(s->secret_key, strlen(s->secret_key));
     free(s->secret_key);
     free(s->node_id);
+    free(s->id_lines);
     free(s->domain);
     s->magic = 0;
     free(s);
@@ -249,7 +252,6 @@ enum s3_error s3_enter_gate(struct s3_request *r)
         return S3_OK;
     if (object_gate_enter(r->s3->objects, r->bucket, r->user, client_of(r), &r->pass, &e) == 0)
         return S3_OK;
-    reply_header(r, "Retry-After", SLICE_LIT("1"));
     return reply_refuse(r, S3_ERR_SLOW_DOWN, "too many requests wait for the limits of this node");
 }
 

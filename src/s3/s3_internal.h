@@ -97,6 +97,7 @@ struct s3 {
     struct object_service *objects;
     struct object_session *session; /* of all requests; each closes what it opens */
     char *region, *access_key, *secret_key, *node_id, *domain;
+    char *id_lines; /* of each answer's head: what stands behind the request's id */
     struct auth_keys keys;
     struct uploads *uploads;
     struct pulser *pulser;
@@ -185,6 +186,8 @@ static inline struct slice request_header(const struct s3_request *r, const char
     return http_header(r->http, name);
 }
 
+/* Header lines that are right as they stand. */
+void reply_fixed(struct s3_request *r, struct slice lines);
 /* One header line of the response. Values with control characters are left out. */
 void reply_line(struct s3_request *r, struct slice name, struct slice value);
 static inline void reply_header(struct s3_request *r, const char *name, struct slice value)

@@ -79,12 +79,6 @@ static enum s3_error find_target(struct s3_request *r)
     return status ? reply_failed(r, status, &e) : S3_OK;
 }
 
-static void put_owner(struct s3_request *r, struct xml *x)
-{
-    xml_text(x, "ID", slice_str(r->s3->node_id));
-    xml_text(x, "DisplayName", SLICE_LIT("forebay"));
-}
-
 enum s3_error s3_op_get_acl(struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(SETTING_MAX_BYTES);
@@ -96,13 +90,13 @@ enum s3_error s3_op_get_acl(struct s3_request *r)
     xml_start(&x);
     xml_root(&x, "AccessControlPolicy");
     xml_open(&x, "Owner");
-    put_owner(r, &x);
+    xml_owner(&x, r->s3->node_id);
     xml_close(&x, "Owner");
     xml_open(&x, "AccessControlList");
     xml_open(&x, "Grant");
     xml_raw(&x, SLICE_LIT("<Grantee xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" "
                           "xsi:type=\"CanonicalUser\">"));
-    put_owner(r, &x);
+    xml_owner(&x, r->s3->node_id);
     xml_close(&x, "Grantee");
     xml_text(&x, "Permission", SLICE_LIT("FULL_CONTROL"));
     xml_close(&x, "Grant");

@@ -54,8 +54,7 @@ static void on_upload(void *arg, struct slice key, const char *id, uint64_t crea
 static void put_owner(const struct listing *l, struct xml *x, const char *element)
 {
     xml_open(x, element);
-    xml_text(x, "ID", slice_str(l->r->s3->node_id));
-    xml_text(x, "DisplayName", SLICE_LIT("forebay"));
+    xml_owner(x, l->r->s3->node_id);
     xml_close(x, element);
 }
 

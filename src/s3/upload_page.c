@@ -1,8 +1,8 @@
 /*
  * Pages of listings of uploads (contract in upload_page.h).
  *
- * 1. A common prefix comes once, among the keys where it belongs, and a page that begins behind it (it is the
- * key marker) leaves all its keys out.
+ * 1. A common prefix comes once, among the keys where it belongs, and a page that begins behind it, be it at
+ * one of its keys, leaves all its keys out.
  * 2. What is dropped from a page that is full lies behind everything that stays.
  */
 #include "s3/upload_page.h"
@@ -58,7 +58,7 @@ void upload_page_add(struct upload_page *p, struct slice key, const char *id, ui
         return;
     common = common_prefix(p, key);
     if (common.n) {
-        if (slice_eq(common, p->key_marker))
+        if (slice_cmp(common, p->key_marker) <= 0)
             return;
         name = common;
         id = "";

@@ -94,18 +94,24 @@ struct upload_region {
     uint32_t number;
     bool is_slot, opaque;
     uint64_t offset, size;
+    unsigned ends; /* of the upload, when the part began */
 };
 
 /* Reserves the region of a part of known size; end with upload_part_end. A part that is there stays until the
  * new one has ended well. NO_SUCH_UPLOAD when the upload is being completed or aborted. */
 enum s3_error upload_part_begin(struct upload *w, uint32_t number, uint64_t size, struct upload_region *ret);
+/* Around all that is done for the part with the file or the sink, but for upload_part_end; for so long an end
+ * waits. False: an end was begun since the part was, and it comes no more. */
+bool upload_part_enter(struct upload *w, const struct upload_region *region);
+void upload_part_leave(struct upload *w);
+/* Whether there is no such upload any more. A part that was stopped while there is may come again: its end
+ * may fail, or has. */
+bool upload_has_ended(struct upload *w);
 /* sum: its checksum of the upload's kind, or NULL. Of an upload that is kept the part is durable with 0;
  * after a failure its place is not used again: who was not answered may find it all the same. -ENOENT: the
- * upload was aborted. Without ok nothing can fail. */
+ * upload was aborted, or an end has stopped the part. Without ok nothing can fail. */
 int upload_part_end(struct upload *w, const struct upload_region *region, bool ok, const uint8_t md5[16],
                     const uint8_t *sum, struct err *e);
-/* Whether writers of parts should stop. */
-bool upload_is_closing(struct upload *w);
 int upload_fd(const struct upload *w);
 /* As they came with the upload's creation. */
 struct slice upload_content_type(const struct upload *w);
@@ -116,8 +122,9 @@ struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 
 /* ---- end ---- */
 
-/* No part can begin any more; waits until those that run have ended. CONFLICT when someone else is at it, or
- * a part still comes after a minute; then the upload is open as before. */
+/* No part can begin any more, and those that still come are stopped: nobody waits for their clients, but only
+ * for what is being done with the file. CONFLICT when someone else is at it, or that is not done in a minute,
+ * UNAVAILABLE when it is given up (base/quit.h); then the upload is open as before, but for those parts. */
 enum s3_error upload_close(struct upload *w);
 /* Takes the upload out of the table at once; parts that still come are told to stop, and its staged file goes
  * with the last reference. One that is kept has no record any more: INTERNAL when that cannot be made so, and

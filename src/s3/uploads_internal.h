@@ -1,4 +1,4 @@
-/* What uploads.c and uploads_kept.c share: the table of open uploads and its uploads. */
+/* What uploads.c, upload.c and uploads_kept.c share: the table of open uploads and its uploads. */
 #pragma once
 
 #include "s3/uploads.h"
@@ -25,7 +25,8 @@ struct upload {
     int fault; /* of whoever has closed it: of the sync that failed */
     /* Covered by all->lock: */
     struct upload *next;
-    unsigned refs, active; /* active: parts being written */
+    unsigned refs, working; /* working: who is at the file or the sink just now, for a part */
+    unsigned ends;          /* how often an end was begun: parts from before it come no more */
     bool closing, gone;
     bool doomed;        /* its bucket was removed while it was being completed */
     bool broken;        /* records tell of parts that are lost: no part can come any more */
@@ -55,9 +56,17 @@ struct uploads {
 
 /* Takes the sink over, when there is room for one more. */
 enum s3_error uploads_link(struct uploads *u, struct upload *w, struct sink *sink);
+/* What an upload became, for clients that ask again. */
+void uploads_remember_locked(struct uploads *u, const struct upload *w, struct slice etag,
+                             struct slice checksum);
+
+/* ---- upload.c ---- */
+
 /* A new one without a place in the table. */
 struct upload *upload_new(struct uploads *u, const struct part_sums *sums, bool opaque);
 void upload_free(struct upload *w);
+/* Out of the table, for good. */
+void upload_unlink_locked(struct upload *w);
 /* The part of that number, made when there is none; NULL: there are too many. */
 struct part *upload_record_locked(struct upload *w, uint32_t number);
 void upload_place_overflow_locked(struct upload *w, uint64_t slot_bytes);

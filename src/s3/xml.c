@@ -147,6 +147,12 @@ void xml_bool(struct xml *x, const char *name, bool value)
     xml_text(x, name, slice_str(value ? "true" : "false"));
 }
 
+void xml_owner(struct xml *x, const char *node_id)
+{
+    xml_text(x, "ID", slice_str(node_id));
+    xml_text(x, "DisplayName", SLICE_LIT("forebay"));
+}
+
 void xml_chars(struct xml *x, struct slice text)
 {
     put_escaped(x, text);

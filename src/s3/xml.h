@@ -29,6 +29,8 @@ void xml_text(struct xml *x, const char *name, struct slice text);
 void xml_name(struct xml *x, bool url_encoded, const char *element, struct slice name);
 void xml_u64(struct xml *x, const char *name, uint64_t value);
 void xml_bool(struct xml *x, const char *name, bool value);
+/* Who owns all there is, inside <Owner>, <Initiator> or <Grantee>: the node's id, and a name for people. */
+void xml_owner(struct xml *x, const char *node_id);
 /* Text alone, escaped. */
 void xml_chars(struct xml *x, struct slice text);
 /* Already XML. */

@@ -49,12 +49,15 @@ void conn_table_fini(struct conn_table *t)
 
 /* ---- ownership ---- */
 
-bool conn_claim(struct conn *c)
+bool conn_claim(struct conn *c, bool hung_up)
 {
     uint8_t was = atomic_load_explicit(&c->claim, memory_order_acquire);
     do {
-        if (was == CONN_FREE || was == CONN_TOLD)
+        if (was == CONN_FREE || (was == CONN_TOLD && !hung_up))
             return false;
+        if (hung_up) /* before the owner can hear of it; had that note been left before, it is left once more
+                      */
+            atomic_store(&c->hung_up, true);
     } while (!atomic_compare_exchange_weak(&c->claim, &was, was == CONN_WAITS ? CONN_OWNED : CONN_TOLD));
     return was == CONN_WAITS;
 }

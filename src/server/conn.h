@@ -64,6 +64,7 @@ struct wire_conn;
 
 struct conn {
     _Atomic uint8_t claim;  /* enum conn_claim */
+    atomic_bool hung_up;    /* an event said so, of this connection or of one before in the same memory */
     struct conn *next_made; /* of those whose memory is kept; table lock */
     /* All that follows is cleared when the memory is used again. */
     uint32_t magic;
@@ -115,9 +116,9 @@ void conn_table_init(struct conn_table *t, uint64_t now_ms);
 /* All connections must be gone. */
 void conn_table_fini(struct conn_table *t);
 
-/* By who has an event of it. True: it is the caller's now. False: it is owned by another, who is told, or it
- * is no more. */
-bool conn_claim(struct conn *c);
+/* By who has an event of it; hung_up: of its end, which the owner hears of by the field of that name. True:
+ * it is the caller's now. False: it is owned by another, who is told, or it is no more. */
+bool conn_claim(struct conn *c, bool hung_up);
 /* The owner's last act: the next one sees all that it did. False: there was an event meanwhile, and the
  * caller owns it still. */
 bool conn_let_go(struct conn *c);

@@ -62,14 +62,40 @@ static bool set_epoll(struct front *f, struct conn *c, int fd, int how, uint32_t
     return false;
 }
 
-/* Who is told of an event meanwhile has it looked at once more. */
+static _Thread_local bool *looks_next; /* NULL: no worker */
+
+void front_looks_next(bool *flag)
+{
+    looks_next = flag;
+}
+
+static void enqueue(struct front *f, struct conn *c, bool is_own)
+{
+    lock_take(&f->lock);
+    bool is_first = !f->ready_first; /* who looks next gets it, or somebody has */
+    c->next_ready = NULL;
+    if (f->ready_last)
+        f->ready_last->next_ready = c;
+    else
+        f->ready_first = c;
+    f->ready_last = c;
+    atomic_fetch_add(&f->n_ready, 1);
+    lock_drop(&f->lock);
+    if (is_own && is_first && looks_next)
+        *looks_next = true;
+    else if (atomic_load(&f->n_idle) > 0)
+        front_kick(f->kick_fd);
+}
+
+/* Who is told of an event meanwhile has it looked at once more: a request that was sent as soon as the answer
+ * to the one before was there. Nobody else is woken for it. */
 static void let_go(struct front *f, struct conn *c)
 {
     if (conn_let_go(c))
         return;
     c->drained = false;
-    c->ended = true; /* perhaps */
-    front_enqueue(f, c);
+    c->ended = atomic_exchange(&c->hung_up, false);
+    enqueue(f, c, /* is_own= */ true);
 }
 
 /* Events may come as soon as the kernel is told. Where further ones may come to others at any time, it is let
@@ -130,17 +156,7 @@ void front_calm(int fd)
 
 void front_enqueue(struct front *f, struct conn *c)
 {
-    lock_take(&f->lock);
-    c->next_ready = NULL;
-    if (f->ready_last)
-        f->ready_last->next_ready = c;
-    else
-        f->ready_first = c;
-    f->ready_last = c;
-    atomic_fetch_add(&f->n_ready, 1);
-    lock_drop(&f->lock);
-    if (atomic_load(&f->n_idle) > 0)
-        front_kick(f->kick_fd);
+    enqueue(f, c, /* is_own= */ false);
 }
 
 struct conn *front_dequeue(struct front *f)
@@ -193,7 +209,7 @@ static void refuse_connection(struct front *f, int fd, enum conn_kind kind)
 {
     static const char answer[] =
         "HTTP/1.1 503 Service Unavailable\r\nServer: forebay\r\nContent-Type: text/plain\r\n"
-        "Content-Length: 21\r\nConnection: close\r\n\r\ntoo many connections\n";
+        "Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";
     if (kind == CONN_HTTP && !f->config.tls)
         (void)!send(fd, answer, sizeof(answer) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(fd, SHUT_WR);
@@ -304,6 +320,7 @@ int front_start(const struct front_config *config, struct front **ret, struct er
     conn_table_init(&f->conns, sys_mono_ms());
     session_table_init(&f->sessions, config->sessions.open, config->sessions.close, config->sessions.abandon,
                        config->sessions.arg);
+    f->sessions.identify = config->sessions.identify;
     for (int i = 0; i < CONN_KIND_COUNT; i++)
         f->connections[i] = metrics_series(METRIC_CONNECTIONS, conn_kind_name((enum conn_kind)i), NULL, NULL);
     int k = make_descriptors(f, e);

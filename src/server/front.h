@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/id.h"
 #include "net/http_conn.h"
+#include "net/sock.h"
 #include "net/tls.h"
 #include "net/wire.h"
 #include "server/conn.h"
@@ -32,6 +33,9 @@ struct front_sessions {
     /* As object_unsent; NULL: nothing is to be done. */
     void (*unsent)(void *session, uint32_t op, const void *req, const void *rep, struct arena *a);
     void *arg;
+    /* As object_session_set_peer, of a user's session whose connections are of the Unix socket, before its
+     * first call; NULL: nobody wants to know. */
+    void (*identify)(void *session, const struct sock_peer *peer);
 };
 
 struct front_config {

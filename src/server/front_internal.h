@@ -20,9 +20,10 @@
 struct worker {
     _Alignas(CACHE_LINE_BYTES) struct front *front;
     pthread_t thread;
-    _Atomic pid_t tid;              /* of the thread */
-    bool reserved;                  /* the one that watches the others and serves only express requests */
-    atomic_int active_kind;         /* enum conn_kind of the request it runs, or -1 */
+    _Atomic pid_t tid;      /* of the thread */
+    int stat_fd;            /* what the kernel says of it, kept by the reserved thread; -1: not open */
+    bool reserved;          /* the one that watches the others and serves only express requests */
+    atomic_int active_kind; /* enum conn_kind of the request it runs, or -1 */
     _Atomic uint64_t busy_since_ns; /* monotonic; 0: it waits or is parked */
     struct http_conn *http;
     struct arena *arena; /* wire requests */
@@ -69,6 +70,9 @@ struct front {
 void front_arm(struct front *f, struct conn *c, uint32_t events);
 /* Lets a worker take it up; the caller does not touch it any more. */
 void front_enqueue(struct front *f, struct conn *c);
+/* From now on this thread takes a connection off the ready list before it does anything else where *flag was
+ * set: by itself, when it put one there that it has to look at once more. */
+void front_looks_next(bool *flag);
 /* The same until there is something to read, which may be so already: with TLS not all that was received is
  * in the socket. */
 void front_arm_read(struct front *f, struct conn *c);

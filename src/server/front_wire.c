@@ -10,7 +10,8 @@
  * Who may do what: on the Unix socket root and the node's own uid are trusted; everyone else, and every TCP
  * peer, proves that it knows the secret of the node's or a user's access key by HMAC-SHA256(secret, nonce +
  * session) with a nonce of this connection. A user's session may do what the user may (object/access.c), and
- * is not joined by anybody else. Descriptors are given to trusted peers only.
+ * is not joined by anybody else; of one over the Unix socket the kernel tells uid and groups, which the node
+ * checks permissions in scratch buckets by. Descriptors are given to trusted peers only.
  *
  * Failure modes: a frame that breaks the protocol is logged and its connection closed, because the position
  * in the stream is unknown; an operation that fails is answered with its code and text.
@@ -246,8 +247,10 @@ static int do_hello(struct worker *w, struct conn *c, const struct wire_hello_re
         return err_set(e, ERR_UNAUTHENTICATED, "credentials missing or wrong");
     }
     memcpy(id.b, req->session.p, sizeof(id.b));
+    _cleanup_(sock_peer_fini) struct sock_peer peer = {0};
+    bool is_told = is_user && c->kind == CONN_UNIX && sock_peer(c->fd, &peer) == 0;
     int k = session_join(&f->sessions, id, (enum wire_via)req->via, is_user ? req->access_key : SLICE_LIT(""),
-                         c->fd, &wc->session);
+                         is_told ? &peer : NULL, c->fd, &wc->session);
     if (k == ERR_UNAUTHENTICATED)
         return err_set(e, k, "credentials missing or wrong");
     if (k < 0)
@@ -278,6 +281,13 @@ static int prepare_fetch(struct worker *w, struct frame *fr, struct wire_fetch_r
     return k < 0 ? err_errno(&fr->e, k, "memory for %llu bytes", (unsigned long long)req->n) : 0;
 }
 
+static int prepare_read(struct worker *w, struct frame *fr, struct wire_tree_read_req *req)
+{
+    req->n = (uint32_t)MIN((uint64_t)req->n, MIB);
+    int k = take_budget(w->front, fr, 2 * (uint64_t)req->n);
+    return k < 0 ? err_errno(&fr->e, k, "memory for %u bytes", req->n) : 0;
+}
+
 static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, void *rep)
 {
     struct front *f = w->front;
@@ -293,7 +303,9 @@ static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, vo
         return err_set(&fr->e, ERR_UNAUTHENTICATED, "HELLO comes first");
     if (fr->h.op == WIRE_OP_END_SIBLINGS)
         return do_end_siblings(w, c, rep);
-    int k = fr->h.op == WIRE_OP_FETCH ? prepare_fetch(w, fr, req) : 0;
+    int k = fr->h.op == WIRE_OP_FETCH       ? prepare_fetch(w, fr, req)
+            : fr->h.op == WIRE_OP_TREE_READ ? prepare_read(w, fr, req)
+                                            : 0;
     return k < 0 ? k : f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
 }
 

@@ -21,8 +21,8 @@
  *
  * Invariants:
  *  1. n_idle counts the workers that wait in the epoll set or are about to. Whoever puts a connection on the
- * ready list and then sees n_idle > 0 kicks; a worker counts itself before it looks at the list: none is
- * forgotten.
+ * ready list and then sees n_idle > 0 kicks, unless it is a worker that looks there next; a worker counts
+ * itself before it looks at the list: none is forgotten.
  *  2. A worker parks only while enough others are idle, which by 1 will see the list, and nothing is on it:
  * the kick may have woken the very one that parks, and those that wait already are not kicked again.
  *  3. workers[0 .. n_workers) are initialised; n_workers only grows.
@@ -34,6 +34,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/thread.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -59,11 +60,12 @@
 static struct conn *claim(const struct epoll_event *ev)
 {
     struct conn *c = ev->data.ptr;
-    if (!c || !conn_claim(c))
+    bool ended = ev->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    if (!c || !conn_claim(c, ended))
         return NULL;
     assert(c->magic == CONN_MAGIC);
     c->drained = false;
-    c->ended = ev->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    c->ended = ended;
     return c;
 }
 
@@ -128,9 +130,13 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     struct front *f = w->front;
     bool list_first = true;
+    bool own = false; /* there is one on the ready list for which nobody was woken */
     atomic_store(&w->tid, gettid());
+    front_looks_next(&own);
     while (!atomic_load(&f->stopping)) {
         become_idle(f);
+        list_first |= own;
+        own = false;
         struct conn *c = next_work(f, &list_first);
         if (c)
             atomic_store_explicit(&w->busy_since_ns, sys->mono_ns(), memory_order_relaxed);
@@ -149,6 +155,7 @@ static void worker_init(struct worker *w, struct front *f, bool reserved)
 {
     w->front = f;
     w->reserved = reserved;
+    w->stat_fd = -1;
     atomic_init(&w->active_kind, -1);
     atomic_init(&w->busy_since_ns, 0);
     w->http = http_conn_new();
@@ -159,6 +166,9 @@ static void worker_init(struct worker *w, struct front *f, bool reserved)
 
 static void worker_fini(struct worker *w)
 {
+    if (!w->front) /* it was not made */
+        return;
+    macro_close(&w->stat_fd);
     http_conn_free(w->http);
     arena_free(w->arena);
     buf_fini(&w->in);
@@ -167,12 +177,7 @@ static void worker_fini(struct worker *w)
 
 static int spawn(struct worker *w, void *(*main_fn)(void *))
 {
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    int k = pthread_create(&w->thread, &attr, main_fn, w);
-    pthread_attr_destroy(&attr);
-    return -k;
+    return thread_start(&w->thread, STACK_BYTES, main_fn, w);
 }
 
 /* By the reserved thread, or before it runs. */
@@ -191,14 +196,17 @@ static int add_worker(struct front *f)
 
 /* ---- the reserved thread ---- */
 
-/* Whether a thread of ours has a processor or waits for one (proc(5): the state behind the name, which may
- * have any characters). False where nobody can tell. */
-static bool is_running(pid_t tid)
+/* Whether a worker has a processor or waits for one (proc(5): the state behind the name, which may have any
+ * characters). False where nobody can tell. The file stays open: on a machine that has much to do it is
+ * looked at often, and opening it costs more than reading. */
+static bool is_running(struct worker *w)
 {
     char path[48], text[128];
-    (void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text));
+    if (w->stat_fd < 0) {
+        (void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)atomic_load(&w->tid));
+        w->stat_fd = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    ssize_t n = w->stat_fd < 0 ? -1 : pread(w->stat_fd, text, sizeof(text), 0);
     const char *name_end = n > 0 ? memrchr(text, ')', (size_t)n) : NULL;
     return name_end && name_end + 2 < text + n && name_end[2] == 'R';
 }
@@ -211,7 +219,7 @@ static unsigned count_blocked(struct front *f)
     for (unsigned i = 0; i < workers; i++) {
         uint64_t since_ns = atomic_load_explicit(&f->workers[i].busy_since_ns, memory_order_relaxed);
         uint64_t busy_ns = since_ns > 0 ? now_ns - MIN(now_ns, since_ns) : 0;
-        n += busy_ns > LONG_NS || (busy_ns > BLOCKED_NS && !is_running(atomic_load(&f->workers[i].tid)));
+        n += busy_ns > LONG_NS || (busy_ns > BLOCKED_NS && !is_running(&f->workers[i]));
     }
     return n;
 }

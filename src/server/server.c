@@ -14,6 +14,7 @@
 #include "base/sys.h"
 #include "namespace/seal.h"
 #include "net/sock.h"
+#include "origin/origin.h"
 #include "server/server_internal.h"
 
 #include <inttypes.h>
@@ -143,6 +144,11 @@ static void *on_session_open(void *arg, struct id128 id, enum wire_via via, stru
     return TAKE_PTR(session);
 }
 
+static void on_session_identify(void *session, const struct sock_peer *peer)
+{
+    object_session_set_peer(session, peer->uid, peer->gid, peer->groups, peer->n_groups);
+}
+
 static int on_secret(void *arg, struct slice access_key, struct buf *ret_secret)
 {
     struct server *s = CAST_MAGIC(server, arg, SERVER_MAGIC);
@@ -247,7 +253,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .http_arg = s,
         .express = is_express,
         .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent,
-                     on_session_abandon, on_session_unsent, s},
+                     on_session_abandon, on_session_unsent, s, on_session_identify},
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,
@@ -321,6 +327,8 @@ int server_start(const struct config *config, struct server **ret, struct err *e
     int k = data_dir_open(config->data, &s->dir, e);
     if (k < 0)
         err_prefix(e, k, "--data");
+    if (k == 0)
+        origin_set_node(slice_str(s->dir.node_id));
     if (k == 0)
         k = open_control(s, &plan, e);
     if (k == 0)

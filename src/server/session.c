@@ -58,15 +58,20 @@ static void remove_locked(struct session *s, int fd)
     s->fds[i] = s->fds[--s->refs];
 }
 
-int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key, int fd,
-                 struct session **ret)
+static bool is_of(const struct session *s, const struct sock_peer *peer)
+{
+    return s->has_peer == (peer != NULL) && (!peer || sock_peer_eq(&s->peer, peer));
+}
+
+int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key,
+                 struct sock_peer *peer, int fd, struct session **ret)
 {
     LOCK_SCOPE(&t->lock);
     struct session **bucket = bucket_of(t, id);
     for (struct session *s = *bucket; s; s = s->next) {
         if (!id_eq(s->id, id))
             continue;
-        if (s->via != via || !slice_eq_str(access_key, s->access_key))
+        if (s->via != via || !slice_eq_str(access_key, s->access_key) || !is_of(s, peer))
             return ERR_PROTOCOL;
         add_locked(s, fd);
         *ret = s;
@@ -80,6 +85,13 @@ int session_join(struct session_table *t, struct id128 id, enum wire_via via, st
         abort();
     *s = (struct session){
         .next = *bucket, .id = id, .via = via, .access_key = slice_dup(access_key), .user = user};
+    if (peer) {
+        s->has_peer = true;
+        s->peer = *peer;
+        *peer = (struct sock_peer){0};
+        if (t->identify)
+            t->identify(user, &s->peer);
+    }
     add_locked(s, fd);
     *bucket = s;
     t->n++;
@@ -95,7 +107,7 @@ size_t session_end_siblings(struct session_table *t, const struct session *s)
     for (size_t i = 0; i < SESSION_BUCKETS; i++) {
         for (const struct session *x = t->buckets[i]; x; x = x->next) {
             if (x == s || memcmp(x->id.b, s->id.b, WIRE_FAMILY_BYTES) != 0 ||
-                strcmp(x->access_key, s->access_key) != 0)
+                strcmp(x->access_key, s->access_key) != 0 || !is_of(x, s->has_peer ? &s->peer : NULL))
                 continue;
             for (unsigned k = 0; k < x->refs; k++)
                 (void)shutdown(x->fds[k], SHUT_RD); /* whoever serves it reads the end, and closes it */
@@ -124,6 +136,7 @@ void session_leave(struct session_table *t, struct session *s, int fd)
     if (!last)
         return;
     t->close(s->user);
+    sock_peer_fini(&s->peer);
     free(s->access_key);
     free(s->fds);
     free(s);

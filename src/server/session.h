@@ -7,6 +7,7 @@
 
 #include "base/id.h"
 #include "base/lock.h"
+#include "net/sock.h"
 #include "net/wire.h"
 
 #define SESSION_BUCKETS 256
@@ -19,6 +20,8 @@ struct session {
     int *fds;         /* of its connections, `refs` of them */
     unsigned refs;
     void *user; /* struct object_session */
+    bool has_peer;
+    struct sock_peer peer; /* of each of its connections */
 };
 
 struct session_table {
@@ -27,7 +30,8 @@ struct session_table {
     size_t n;
     void *(*open)(void *arg, struct id128 id, enum wire_via via, struct slice access_key);
     void (*close)(void *user);
-    void (*abandon)(void *user); /* NULL: nothing is to be done */
+    void (*abandon)(void *user);                                /* NULL: nothing is to be done */
+    void (*identify)(void *user, const struct sock_peer *peer); /* NULL: nobody wants to know */
     void *arg;
 };
 
@@ -37,9 +41,10 @@ void session_table_init(struct session_table *t,
 /* All sessions must have been released. */
 void session_table_fini(struct session_table *t);
 /* Finds or makes the session and adds a connection, whose descriptor is `fd`, to it. ERR_PROTOCOL when it
- * exists with another `via` or of another access key; ERR_UNAUTHENTICATED when open() gives nothing. */
-int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key, int fd,
-                 struct session **ret);
+ * exists with another `via`, of another access key or of another peer; ERR_UNAUTHENTICATED when open() gives
+ * nothing. peer: whose connection it is, taken over by a session that is made; NULL: it is not told. */
+int session_join(struct session_table *t, struct id128 id, enum wire_via via, struct slice access_key,
+                 struct sock_peer *peer, int fd, struct session **ret);
 /* Ends the connections of other sessions of the same access key whose ids begin with the same
  * WIRE_FAMILY_BYTES: what was sent on them is still run, but they are abandoned at once. How many of those
  * sessions there are yet. */

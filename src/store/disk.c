@@ -17,6 +17,7 @@
 #include "store/hard_internal.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/fs.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -84,43 +85,44 @@ static int mark_births(struct disk *d, const struct id128 *ids, size_t n, struct
     return kv_txn_commit(t, KV_VISIBLE, e);
 }
 
-/* Takes an id whose marker is committed already. *ret_make: how many to make now, the first for the caller.
- * One thread makes many, so that a commit is not what every file costs; who comes meanwhile makes its own. */
-static bool take_marked(struct disk *d, struct id128 *ret, size_t *ret_make)
+/* Takes an id whose marker is committed already. *ret_ahead: whether the caller is to make the next ones. One
+ * thread makes many, so that a commit is not what every file costs, and before there are none left, as who
+ * finds none makes its own. */
+static bool take_marked(struct disk *d, struct id128 *ret, bool *ret_ahead)
 {
     LOCK_SCOPE(&d->lock);
-    if (d->n_births > 0) {
+    bool has = d->n_births > 0;
+    if (has)
         *ret = d->births[--d->n_births];
-        return true;
-    }
-    *ret_make = d->making_births || d->stop ? 1 : ARRAY_SIZE(d->births) + 1;
-    d->making_births |= *ret_make > 1;
-    return false;
+    *ret_ahead = d->n_births < BIRTHS_LOW && !d->making_births && !d->stop;
+    d->making_births |= *ret_ahead;
+    return has;
 }
 
 static void give_marked(struct disk *d, const struct id128 *ids, size_t n)
 {
     LOCK_SCOPE(&d->lock);
-    assert(d->making_births && d->n_births == 0 && n <= ARRAY_SIZE(d->births));
-    memcpy(d->births, ids, n * sizeof(*ids));
-    d->n_births = n;
+    assert(d->making_births && d->n_births + n <= ARRAY_SIZE(d->births));
+    memcpy(d->births + d->n_births, ids, n * sizeof(*ids));
+    d->n_births += n;
     d->making_births = false;
 }
 
 int disk_mark_birth(struct disk *d, struct id128 *ret, struct err *e)
 {
-    struct id128 ids[ARRAY_SIZE(d->births) + 1];
-    size_t n;
-    if (take_marked(d, ret, &n))
+    struct id128 ids[BIRTHS_AHEAD + 1];
+    bool ahead, has = take_marked(d, ret, &ahead);
+    size_t own = has ? 0 : 1, n = own + (ahead ? BIRTHS_AHEAD : 0);
+    if (n == 0)
         return 0;
     for (size_t i = 0; i < n; i++)
         id_new(&ids[i]);
-    int r = mark_births(d, ids, n, e);
-    if (n > 1)
-        give_marked(d, ids + 1, r == 0 ? n - 1 : 0);
-    if (r == 0)
+    int r = mark_births(d, ids, n, has ? NULL : e);
+    if (ahead)
+        give_marked(d, ids + own, r == 0 ? BIRTHS_AHEAD : 0);
+    if (!has && r == 0)
         *ret = ids[0];
-    return r;
+    return has ? 0 : r;
 }
 
 /* At a clean stop: what was marked ahead and not made. */
@@ -233,6 +235,11 @@ static int find_limit(struct disk *d, uint64_t configured, struct err *e)
     d->file_system = st.st_dev;
     uint64_t reserve = d->store->config.reserve_bytes;
     d->limit_bytes = configured > 0 ? configured : total > reserve ? total - reserve : 0;
+    if (d->limit_bytes == 0 && !d->store->read_only)
+        log_warn("store",
+                 "disk %s: nothing will be kept there: its file system has %" PRIu64
+                 " bytes, of which the reserve is to stay free; make the reserve smaller",
+                 d->path, total);
     d->weight = MAX(d->limit_bytes, 1);
     d->free_bytes = free_bytes;
     d->free_checked_ms = sys_mono_ms();
@@ -314,6 +321,7 @@ int disk_open(struct disk *d, const struct store_disk_config *config, struct err
     if (r < 0)
         return err_prefix(e, r, "disk %s", config->path);
     make_metrics(d);
+    d->is_open = true;
     return 0;
 }
 
@@ -381,6 +389,18 @@ void disk_stop(struct disk *d, bool clean)
         if (r < 0)
             (void)disk_log_error(d, "mark as clean", r);
     }
+}
+
+void disk_leave(struct disk *d)
+{
+    if (!d->is_open || d->has_writer || !d->was_clean || d->store->read_only)
+        return;
+    struct err e = {0};
+    int r = sys->syncfs(d->dir_fd);
+    r = r < 0 ? r : kv_sync(d->kv, &e);
+    r = r < 0 ? r : write_mark(d, /* clean= */ true);
+    if (r < 0) /* it is verified at the next start */
+        (void)disk_log_error(d, "mark as clean", r);
 }
 
 void disk_fini(struct disk *d)

@@ -217,24 +217,44 @@ static int group_commit_if_full(struct group *g)
 
 /* ---- the doomed ---- */
 
+static void discount(struct group *g, uint64_t bytes)
+{
+    g->count.used_bytes -= MIN(g->count.used_bytes, bytes);
+    g->count.extents -= g->count.extents > 0;
+}
+
+static bool get_entry(struct group *g, struct slice index_key, struct format_entry *ret)
+{
+    buf_clear(&g->old);
+    return kv_get(g->d->kv, index_key, &g->old, NULL, NULL) == 0 &&
+           format_entry_decode(buf_view(&g->old), ret) == 0;
+}
+
+/* A record that does not decode; another one may be in its place by now. */
+static void add_bad(struct group *g, struct slice index_key)
+{
+    struct format_entry r;
+    bool is_a_key = index_key.n > 1 && index_key.n <= FORMAT_KEY_MAX;
+    if (!is_a_key || !get_entry(g, index_key, &r))
+        kv_txn_delete(g->txn, index_key);
+}
+
 static void add_doomed(struct group *g, struct doomed *m)
 {
     struct format_key k;
     g->doomed[g->n_doomed++] = m;
     if (m->raw) {
-        kv_txn_delete(g->txn, slice_of(m->key, m->key_bytes));
+        add_bad(g, slice_of(m->key, m->key_bytes));
         return;
     }
-    if (m->key_bytes > 0) {
+    if (m->is_lost) {
+        discount(g, m->lost_bytes);
+    } else if (m->key_bytes > 0) {
         struct format_entry r;
         format_key_bytes('o', slice_of(m->key, m->key_bytes), &k);
-        buf_clear(&g->old);
-        if (kv_get(g->d->kv, format_key_view(&k), &g->old, NULL, NULL) == 0 &&
-            format_entry_decode(buf_view(&g->old), &r) == 0 && id_eq(r.id, m->id)) {
+        if (get_entry(g, format_key_view(&k), &r) && id_eq(r.id, m->id)) {
             kv_txn_delete(g->txn, format_key_view(&k));
-            uint64_t charge = format_charge(r.size_bytes, r.present_blocks);
-            g->count.used_bytes -= MIN(g->count.used_bytes, charge);
-            g->count.extents -= g->count.extents > 0;
+            discount(g, format_charge(r.size_bytes, r.present_blocks));
         }
     }
     format_key_id('x', m->id, &k);

@@ -160,11 +160,13 @@ void doom_victim(struct extent *x)
     (void)doom(x, /* late= */ false);
 }
 
-/* As doom. */
-static int doom_entry(struct disk *d, struct slice key, const struct format_entry *r, bool late)
+/* As doom. is_lost: its record is not in the index any more. */
+static int doom_entry(struct disk *d, struct slice key, const struct format_entry *r, bool late, bool is_lost)
 {
     struct doomed *m = doomed_new(r->id, key, chunks_of(r->size_bytes));
     uint64_t charge = format_charge(r->size_bytes, r->present_blocks);
+    m->is_lost = is_lost;
+    m->lost_bytes = is_lost ? charge : 0;
     lock_take(&d->lock);
     add_locked(d, m);
     d->extents -= d->extents > 0;
@@ -179,7 +181,7 @@ static int doom_entry(struct disk *d, struct slice key, const struct format_entr
 
 void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r)
 {
-    (void)doom_entry(d, key, r, /* late= */ false);
+    (void)doom_entry(d, key, r, /* late= */ false, /* is_lost= */ false);
 }
 
 static void tell_removed(struct store *s, struct slice key, uint64_t bytes)
@@ -201,7 +203,13 @@ void doom_extent(struct extent *x)
 void doom_record(struct disk *d, struct slice key, const struct format_entry *r)
 {
     tell_removed(d->store, key, record_present_bytes(r));
-    see_to_it(d, r->id, doom_entry(d, key, r, /* late= */ true));
+    see_to_it(d, r->id, doom_entry(d, key, r, /* late= */ true, /* is_lost= */ false));
+}
+
+int doom_lost(struct disk *d, struct slice key, const struct format_entry *r)
+{
+    tell_removed(d->store, key, record_present_bytes(r));
+    return doom_entry(d, key, r, /* late= */ true, /* is_lost= */ true);
 }
 
 void doom_bad_record(struct disk *d, struct slice index_key)

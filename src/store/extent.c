@@ -439,6 +439,13 @@ void extent_block_doubted(struct extent *x, uint32_t block)
     record_locked(x);
 }
 
+void extent_record_anew(struct extent *x)
+{
+    LOCK_SCOPE(&x->lock);
+    x->entry_changed = true;
+    writer_queue(x);
+}
+
 void extent_doubt(struct extent *x, uint64_t offset, uint64_t n)
 {
     uint64_t size = extent_size(x);

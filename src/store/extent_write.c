@@ -192,6 +192,7 @@ int extent_write(struct extent *x, const void *p, size_t n, uint64_t offset)
     lock_take(&x->lock);
     forget_range_locked(x, offset, n);
     bool run = offset == x->run_offset && !x->run_busy;
+    bool alone = x->strays_busy == 0;
     x->run_busy |= run;
     uint64_t strays = x->stray += !run;
     x->strays_busy += !run;
@@ -210,11 +211,18 @@ int extent_write(struct extent *x, const void *p, size_t n, uint64_t offset)
         x->strays_busy--;
         forget_range_locked(x, offset, n);
     }
-    bool known = r == 0 && x->stray == strays && x->strays_busy == 0;
+    bool known = r == 0 && alone && x->stray == strays;
     lock_drop(&x->lock);
     if (run)
         run_advance(x, p, r == 0 ? n : 0, known);
     return r;
+}
+
+/* Every block from the one that is cut or grown on. */
+static void forget_from_locked(struct extent *x, uint64_t block)
+{
+    for (uint64_t b = block; b < x->n_blocks; b++)
+        extent_block_forgotten_locked(x, (uint32_t)b);
 }
 
 int extent_truncate(struct extent *x, uint64_t size)
@@ -227,18 +235,18 @@ int extent_truncate(struct extent *x, uint64_t size)
         return ERR_NOT_ADMITTED;
     lock_take(&x->lock);
     x->stray++;
-    /* Every block from the one that is cut or grown on. */
+    x->strays_busy++;
     uint64_t from = MIN(size, old) / STORE_BLOCK_BYTES;
-    for (uint64_t b = from; b < x->n_blocks; b++)
-        extent_block_forgotten_locked(x, (uint32_t)b);
+    forget_from_locked(x, from);
     if (x->run_offset > from * STORE_BLOCK_BYTES && !(x->run_offset == size && size == old))
         x->run_offset = UINT64_MAX;
     lock_drop(&x->lock);
     int r = sys->ftruncate(x->fd, size);
-    if (r < 0)
-        return r;
     lock_take(&x->lock);
-    extent_resize_maps_locked(x, size);
+    x->strays_busy--;
+    forget_from_locked(x, from);
+    if (r == 0)
+        extent_resize_maps_locked(x, size);
     lock_drop(&x->lock);
-    return 0;
+    return r;
 }

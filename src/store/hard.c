@@ -154,22 +154,77 @@ static void count_bytes(struct disk *d, int64_t n)
     d->hard->bytes += (uint64_t)n;
 }
 
-static struct hard *add_new(struct hard *h, int fd)
+/* Sets the count of what the file occupies; of a sealed one only where that is what its hard record says. */
+static void account(struct hard *h, uint64_t allocated, bool also_sealed)
+{
+    struct hard_shard *t = hard_shard_of(h->store, h->id);
+    struct disk *d = h->disk;
+    lock_take(&t->lock);
+    if (h->sealed && !also_sealed) {
+        lock_drop(&t->lock); /* it was looked at before */
+        return;
+    }
+    uint64_t before = h->charged, written = h->written, now = MAX(allocated, h->ahead);
+    h->charged = now;
+    h->written = h->allocated = allocated;
+    h->grown = 0;
+    lock_drop(&t->lock);
+    if (now > before)
+        space_grow(d, now - before);
+    if (allocated == 0) /* the file system has them back */
+        space_give(d, before - MIN(before, now), written, 0);
+    else if (now < before)
+        space_give(d, before - now, 0, 0);
+    if (allocated > 0 && allocated != written)
+        space_written(d, (int64_t)(allocated - written));
+    if (now != before)
+        count_bytes(d, (int64_t)(now - before));
+}
+
+/* It is not in the table any more, and counts no more. */
+static void forget(struct hard *h)
+{
+    account(h, 0, /* also_sealed= */ true);
+    if (!h->sealed)
+        count_unsettled(h->disk, -1);
+}
+
+/* Into the table, in the place of one that was found by a location of before the id was given back to the
+ * pool. NULL, and h is freed, while somebody holds that one, unless the file has been replaced. */
+static struct hard *add_new(struct hard *h, int fd, bool is_replaced)
 {
     struct disk *d = h->disk;
-    h->fd = fd;
     struct hard_shard *t = hard_shard_of(d->store, h->id);
+    h->fd = fd;
     count_unsettled(d, 1);
-    LOCK_SCOPE(&t->lock);
-    insert_locked(t, h);
-    return h;
+    lock_take(&t->lock);
+    struct hard *stale = lookup_locked(t, h->id);
+    bool held = stale && stale->refs > 0, fits = !held || is_replaced;
+    if (stale && fits) {
+        unchain_locked(t, stale);
+        stale->removed = true; /* goes with its last reference */
+    }
+    if (fits)
+        insert_locked(t, h);
+    lock_drop(&t->lock);
+    if (stale && !held) {
+        forget(stale);
+        hard_free(stale);
+    }
+    if (fits)
+        return h;
+    count_unsettled(d, -1);
+    h->refs = 0;
+    h->fd = -1; /* the caller's again */
+    hard_free(h);
+    return NULL;
 }
 
 struct hard *hard_new(struct disk *d, struct id128 id, int fd)
 {
     struct hard *h = alloc_hard(d, id);
     h->pristine = h->blank = h->run_ok = true;
-    return add_new(h, fd);
+    return add_new(h, fd, /* is_replaced= */ false);
 }
 
 struct hard *hard_new_written(struct disk *d, struct id128 id, int fd, uint64_t bytes)
@@ -178,7 +233,7 @@ struct hard *hard_new_written(struct disk *d, struct id128 id, int fd, uint64_t 
     h->handed = true;
     h->charged = h->written = h->allocated = bytes;
     count_bytes(d, (int64_t)bytes);
-    return add_new(h, fd);
+    return add_new(h, fd, /* is_replaced= */ true);
 }
 
 bool hard_is_known(struct disk *d, struct id128 id)
@@ -410,14 +465,6 @@ static int shrink_locked(struct hard *h)
     return TAKE_FD(h->fd);
 }
 
-/* The last reference of a removed extent is gone. */
-static void forget_removed(struct hard *h)
-{
-    hard_account(h, 0);
-    if (!h->sealed)
-        count_unsettled(h->disk, -1);
-}
-
 void hard_unref(struct hard *h)
 {
     if (!h)
@@ -439,7 +486,7 @@ void hard_unref(struct hard *h)
         fd = shrink_locked(h);
     lock_drop(&t->lock);
     if (removed)
-        forget_removed(h);
+        forget(h);
     if (goes)
         hard_free(h);
     else if (fd >= 0)
@@ -569,24 +616,12 @@ int hard_open_fd(struct hard *h, int flags)
 
 void hard_account(struct hard *h, uint64_t allocated)
 {
-    struct hard_shard *t = hard_shard_of(h->store, h->id);
-    struct disk *d = h->disk;
-    lock_take(&t->lock);
-    uint64_t before = h->charged, written = h->written, now = MAX(allocated, h->ahead);
-    h->charged = now;
-    h->written = h->allocated = allocated;
-    h->grown = 0;
-    lock_drop(&t->lock);
-    if (now > before)
-        space_grow(d, now - before);
-    if (allocated == 0) /* the file system has them back */
-        space_give(d, before - MIN(before, now), written, 0);
-    else if (now < before)
-        space_give(d, before - now, 0, 0);
-    if (allocated > 0 && allocated != written)
-        space_written(d, (int64_t)(allocated - written));
-    if (now != before)
-        count_bytes(d, (int64_t)(now - before));
+    account(h, allocated, /* also_sealed= */ false);
+}
+
+void hard_account_sealed(struct hard *h, uint64_t allocated)
+{
+    account(h, allocated, /* also_sealed= */ true);
 }
 
 uint64_t hard_lend_room(struct hard *h, uint64_t bytes)

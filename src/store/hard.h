@@ -137,8 +137,12 @@ int hard_remove(struct store *s, const struct slice *locations, size_t n, struct
  * says is sealed is not any more: it may have been written to since. As hard_find otherwise. */
 int hard_protect(struct store *s, struct slice location, struct err *e);
 /* Calls fn with the location of every marked file that has bytes and was not protected, until it gives a
- * negative code, which is passed on. */
+ * negative code, which is passed on. Also of those that an index which lost its last commits says are sealed,
+ * when they were written to at that time: they may have been sealed again. */
 int hard_unprotected(struct store *s, int (*fn)(void *arg, struct slice location), void *arg, struct err *e);
+/* Whether the index says nothing of it: neither that it is sealed nor that it was protected. False also when
+ * that cannot be told. */
+bool hard_is_forgotten(struct store *s, struct slice location);
 /*
  * Removes marked files that were not protected. Before the first hard_take. The first error; what could not
  * be removed is tried again at the next start. keep_bytes: records that named files may be lost, so that

@@ -186,17 +186,20 @@ int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, s
 /* The extent of an id, with a reference, loaded; with `open` its file is open, and -ENOENT when it is gone.
  */
 int hard_get(struct disk *d, struct id128 id, bool open, struct hard **ret, struct err *e);
-/* A fresh extent in the table, with a reference and an open file. */
+/* A fresh extent in the table, with a reference and an open file. NULL, and fd is the caller's: somebody has
+ * found the id by a location of before it came to the pool, and looks at it still. */
 struct hard *hard_new(struct disk *d, struct id128 id, int fd);
-/* The same for a file that others may have open for writing, for which so much was taken by space_take_there.
- */
+/* The same for a file that others may have open for writing, for which so much was taken by space_take_there,
+ * and which has taken the place of the one of the pool. Never NULL. */
 struct hard *hard_new_written(struct disk *d, struct id128 id, int fd, uint64_t bytes);
 /* Drops the reference. True: it was the only one, nothing was done to the extent, and it is not in the table
  * any more. */
 bool hard_forget(struct hard *h);
 bool hard_is_known(struct disk *d, struct id128 id);
-/* Sets the count of what the file occupies; growth evicts. No lock held. */
+/* Sets the count of what the file occupies, unless it is sealed; growth evicts. No lock held. */
 void hard_account(struct hard *h, uint64_t allocated);
+/* The same when it was sealed, to what its hard record says. */
+void hard_account_sealed(struct hard *h, uint64_t allocated);
 /* Up to so many of the bytes that are counted for the file are the caller's to count from now on: how many.
  * While the file has this name they are counted anew when it is looked at. */
 uint64_t hard_lend_room(struct hard *h, uint64_t bytes);

@@ -26,6 +26,7 @@
 #define SUB_FILES    4096  /* made in one directory before the next one is used: its own name costs a sync */
 #define IDLE_MS      10000 /* rounds further apart than this make the batch smaller */
 #define DISKS_SAMPLE 2
+#define TAKE_TRIES   8
 
 void hard_pool_init(struct disk *d)
 {
@@ -297,7 +298,7 @@ int hard_pool_take(struct disk *d, struct id128 *ret)
     return 0;
 }
 
-static int take_from(struct disk *d, struct hard **ret)
+static int take_one(struct disk *d, struct hard **ret)
 {
     static const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
     struct id128 id;
@@ -316,8 +317,22 @@ static int take_from(struct disk *d, struct hard **ret)
         return r;
     }
     struct hard *h = hard_new(d, id, fd);
+    if (!h) {
+        (void)sys->close(fd);
+        put_last(d, id);
+        return -EBUSY;
+    }
     *ret = h;
     return 0;
+}
+
+/* Whoever looks at a file by a location of before it came to the pool does so for a moment. */
+static int take_from(struct disk *d, struct hard **ret)
+{
+    int r = -EBUSY;
+    for (unsigned i = 0; r == -EBUSY && i < TAKE_TRIES; i++)
+        r = take_one(d, ret);
+    return r;
 }
 
 /* How full of hard data a disk is, in 1/1000. */

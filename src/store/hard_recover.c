@@ -13,7 +13,8 @@
  * nobody's may be somebody's only copy: the caller looks for who names it (hard_unprotected, hard_protect),
  * and what has bytes and is named by nobody then is renamed into DISK/set-aside, which is synced before its
  * mark goes. The hard record of a file that a writing record names may be one of before it was written: it
- * goes.
+ * goes. So may that of a file which was changed since the last epoch that the index knows of, and was sealed
+ * again: the caller is told of those, too, and makes a writing record.
  *
  * Failure modes: a file that cannot be unlinked or renamed keeps its mark. A disk that does not sync keeps
  * all marks.
@@ -27,6 +28,7 @@
 #include <string.h>
 
 #define MARKS_PER_COMMIT 1000
+#define CLOCK_SLACK_NS   ((uint64_t)1000000000) /* times of files are those of the kernel's last tick */
 
 /* ---- removing ---- */
 
@@ -194,11 +196,13 @@ int hard_protect(struct store *s, struct slice location, struct err *e)
     return r == -ENOENT ? 0 : r < 0 ? err_errno(e, r, "disk %s: look at a hard extent", d->path) : 0;
 }
 
-/* fn for each marked file that nobody protected; ends at its first error. */
-static int each_unprotected(struct disk *d, int (*fn)(struct disk *d, struct id128 id, void *arg), void *arg,
-                            struct err *e)
+typedef int (*each_fn)(struct disk *d, struct id128 id, void *arg);
+
+/* fn for each id with a key in [from, to) whose extent nobody protected; ends at its first error. */
+static int each_not_known(struct disk *d, struct slice from, struct slice to, each_fn fn, void *arg,
+                          struct err *e)
 {
-    struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(d->kv, SLICE_LIT("f"), SLICE_LIT("g"));
+    struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(d->kv, from, to);
     struct slice k, v;
     int r;
     while ((r = kv_iter_next(it, &k, &v, e)) == 0) {
@@ -210,6 +214,12 @@ static int each_unprotected(struct disk *d, int (*fn)(struct disk *d, struct id1
             return err_errno(e, r, "disk %s: sweep", d->path);
     }
     return r == -ENOENT ? 0 : r;
+}
+
+/* Of marked files. */
+static int each_unprotected(struct disk *d, each_fn fn, void *arg, struct err *e)
+{
+    return each_not_known(d, SLICE_LIT("f"), SLICE_LIT("g"), fn, arg, e);
 }
 
 struct sweep {
@@ -377,14 +387,48 @@ static int on_unprotected(struct disk *d, struct id128 id, void *arg)
     return x->fn(x->arg, slice_of(location, sizeof(location)));
 }
 
+/* Whether the file was changed when the commits were made that the index has lost, or after that. */
+static bool is_changed_since(struct disk *d, struct id128 id)
+{
+    char path[DISK_PATH_MAX];
+    struct stat st;
+    hard_path(d, id, path);
+    return sys->stat(path, &st) == 0 &&
+           (uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec + CLOCK_SLACK_NS >=
+               d->opened_time_ns;
+}
+
+static int on_sealed(struct disk *d, struct id128 id, void *arg)
+{
+    const struct each *x = arg;
+    uint8_t location[HARD_LOCATION_BYTES];
+    if (!is_changed_since(d, id))
+        return 0;
+    hard_location_of(d, id, location);
+    return x->fn(x->arg, slice_of(location, sizeof(location)));
+}
+
 int hard_unprotected(struct store *s, int (*fn)(void *arg, struct slice location), void *arg, struct err *e)
 {
     assert(s && fn);
     struct each x = {fn, arg};
     int r = 0;
-    for (size_t i = 0; i < s->n_disks && r == 0; i++)
-        r = each_unprotected(&s->disks[i], on_unprotected, &x, e);
+    for (size_t i = 0; i < s->n_disks && r == 0; i++) {
+        struct disk *d = &s->disks[i];
+        r = each_unprotected(d, on_unprotected, &x, e);
+        if (r == 0 && kv_is_cut(d->kv))
+            r = each_not_known(d, SLICE_LIT("h"), SLICE_LIT("i"), on_sealed, &x, e);
+    }
     return r;
+}
+
+bool hard_is_forgotten(struct store *s, struct slice location)
+{
+    struct disk *d;
+    struct id128 id;
+    struct format_hard head;
+    return hard_parse(s, location, &d, &id, NULL) == 0 && !hard_is_known(d, id) &&
+           hard_head(d, id, &head) == -ENOENT;
 }
 
 int hard_set_aside(struct store *s, uint64_t *ret_files, uint64_t *ret_bytes, struct err *e)

@@ -286,7 +286,7 @@ static void end_seal(struct batch *b, bool *ret_ok)
         cond_broadcast(&t->idle);
         lock_drop(&t->lock);
         if (ok) /* what the hard record says, which is where it is counted from now on */
-            hard_account(h, allocated);
+            hard_account_sealed(h, allocated);
         ret_ok[b->at[i]] = ok;
     }
 }

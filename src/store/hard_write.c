@@ -209,10 +209,14 @@ static bool begin_run(struct hard *h, uint64_t offset)
     return run;
 }
 
-static void end_run(struct hard *h, bool ok)
+/* The bytes are in the file: a sync that began before may have ended without them. */
+static void end_write(struct hard *h, bool run, bool ok)
 {
     struct hard_shard *t = shard(h);
     LOCK_SCOPE(&t->lock);
+    h->dirty = true;
+    if (!run)
+        return;
     h->run_busy = false;
     h->run_ok &= ok;
 }
@@ -230,13 +234,11 @@ int hard_write(struct hard *h, const void *p, size_t n, uint64_t offset, struct 
         return say(h, r, "write to", e);
     bool run = begin_run(h, offset);
     r = sys_pwrite_all(fd, p, n, offset);
-    if (run) {
-        /* Checksums that cannot be kept are no harm: they are computed again when it is measured. */
-        int known = r < 0 ? r : advance(h, p, n, NULL);
-        if (known == 0)
-            send_pages(h, fd);
-        end_run(h, known == 0);
-    }
+    /* Checksums that cannot be kept are no harm: they are computed again when it is measured. */
+    int known = r < 0 || !run ? r : advance(h, p, n, NULL);
+    if (run && known == 0)
+        send_pages(h, fd);
+    end_write(h, run, known == 0);
     return r < 0 ? say(h, r, "write to", e) : 0;
 }
 
@@ -257,6 +259,7 @@ int hard_truncate(struct hard *h, uint64_t size, struct err *e)
     if (r < 0)
         return say(h, r, "truncate", e);
     lock_take(&t->lock);
+    h->dirty = true; /* as in end_write */
     if (size == 0 && !h->handed && !h->run_busy) {
         hard_drop_sums_locked(h);
         h->run_ok = true;

@@ -103,6 +103,8 @@ int store_open(const struct store_config *config, struct store **ret, struct err
     for (size_t i = 0; i < s->n_disks && r == 0 && !s->read_only; i++)
         r = disk_start(&s->disks[i], e);
     if (r < 0) {
+        for (size_t i = 0; i < s->n_disks; i++)
+            disk_leave(&s->disks[i]);
         stop_disks(s, /* clean= */ false);
         store_free(s);
         return r;
@@ -226,12 +228,13 @@ static int link_file(struct disk *d, struct id128 id, struct hard *from)
     return r < 0 ? r : sys->open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
 }
 
-/* Makes the marker, the file and the extent. On failure nothing is left but perhaps the marker. from: NULL,
- * or whose file it is to be, of `size` bytes. */
+/* Makes the marker, the file and the extent. On failure nothing is left but perhaps the marker, which stays
+ * when the file cannot be removed. from: NULL, or whose file it is to be, of `size` bytes. */
 static int make_extent(struct disk *d, uint64_t size, bool in_use, struct hard *from, struct extent **ret,
                        struct err *e)
 {
     struct id128 id;
+    bool is_left = false;
     int r = disk_mark_birth(d, &id, e);
     if (r < 0)
         return err_prefix(e, r, "disk %s: index", d->path);
@@ -243,9 +246,11 @@ static int make_extent(struct disk *d, uint64_t size, bool in_use, struct hard *
             disk_extent_path(d, id, path);
             if (fd >= 0)
                 (void)sys->close(fd);
-            (void)sys->unlink(path);
+            int gone = sys->unlink(path);
+            is_left = gone < 0 && gone != -ENOENT;
         }
-        disk_unmark_birth(d, id);
+        if (!is_left)
+            disk_unmark_birth(d, id);
         return err_errno(e, r, "disk %s: create an extent file", d->path);
     }
     *ret = extent_new(d, id, size);
@@ -442,10 +447,7 @@ int store_drop_if_damaged(struct store *s, struct slice key, struct disk *d)
     bool is_bad =
         code == -EBADMSG || code == -E2BIG || (code == 0 && format_entry_decode(buf_view(&b), &r) < 0);
     if (is_bad && x && x->disk == d) {
-        lock_take(&x->lock);
-        x->entry_changed = true;
-        lock_drop(&x->lock);
-        writer_queue(x);
+        extent_record_anew(x);
     } else if (is_bad) {
         doom_bad_record(d, format_key_view(&k));
     }

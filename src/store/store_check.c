@@ -237,6 +237,8 @@ static int check_disk(struct check *c, struct disk *d, struct err *e)
     if (r < 0 && r != -ENOENT)
         return r;
     uint64_t files = 0, bytes = 0;
+    if (c->repair) /* what lost its record goes, too */
+        writer_drain(d);
     if (!c->stopped)
         r = recover_orphans(d, c->repair, &files, &bytes);
     if (r < 0 && r != -ENOENT && r != -ECANCELED)

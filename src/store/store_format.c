@@ -399,11 +399,13 @@ int format_disk_decode(struct slice s, struct format_disk *ret)
 {
     struct format_disk r = {0};
     struct slice version, id, boot, state;
-    if (!next_line(&s, "forebay-disk", &version) || !next_line(&s, "id", &id) ||
-        !next_line(&s, "boot", &boot) || !next_line(&s, "state", &state) || s.n != 0)
+    if (!next_line(&s, "forebay-disk", &version))
         return -EBADMSG;
-    if (!slice_eq_str(version, "1"))
+    if (!slice_eq_str(version, "1")) /* whose other lines may be others */
         return -EPROTONOSUPPORT;
+    if (!next_line(&s, "id", &id) || !next_line(&s, "boot", &boot) || !next_line(&s, "state", &state) ||
+        s.n != 0)
+        return -EBADMSG;
     if (id_parse(id, &r.id) < 0 || boot.n >= sizeof(r.boot))
         return -EBADMSG;
     memcpy(r.boot, boot.p, boot.n);

@@ -53,7 +53,8 @@
 #define CHARGE_AHEAD_MAX     (256 * MIB) /* largest object whose whole size is taken at creation */
 #define VERIFY_INLINE_BLOCKS 16          /* suspect blocks that extent_is_complete verifies itself */
 #define VERIFY_RUN_BLOCKS    64          /* suspect blocks that one extent_present_run verifies */
-#define BIRTHS_AHEAD         31          /* files that are marked ahead of being made, beside one */
+#define BIRTHS_AHEAD         64          /* files that are marked at a time, ahead of being made */
+#define BIRTHS_LOW           32          /* while fewer are left the next are marked */
 #define WRITEBACK_BYTES      (8 * MIB)   /* dirty pages are sent to the disk after so many bytes */
 
 /* One block's news for the index. */
@@ -153,6 +154,8 @@ struct doomed {
     struct doomed *in_bucket;
     struct doomed *next; /* queue */
     bool raw;            /* key is the index key of a record that does not decode; the id is nobody's */
+    bool is_lost;        /* its record was damaged, and is not there any more */
+    uint64_t lost_bytes; /* what it counted for */
     uint32_t n_chunks;
     uint32_t place; /* dying.c; DYING_NOWHERE: none */
     size_t key_bytes;
@@ -166,6 +169,7 @@ struct disk {
     struct id128 id;
     uint64_t limit_bytes, weight;
     uint64_t file_system; /* st_dev of the path */
+    bool is_open;         /* disk_open succeeded */
     bool was_clean, same_boot;
     uint64_t doubted_before_ns; /* as store_doubted_before_ns, of this disk */
     bool sweep_wanted;          /* the walk after a power loss has not ended yet */
@@ -209,8 +213,9 @@ struct disk {
     bool distrust_wanted;         /* syncfs failed and the epoch record does not say so yet */
     bool forgets;                 /* counted in store->n_forgetful */
     uint64_t time_ns;             /* as in the index (TIME_KEY) */
+    uint64_t opened_time_ns;      /* what it was when the disk was opened; fixed afterwards */
     struct cond flushed_cond;
-    struct id128 births[BIRTHS_AHEAD]; /* marked, and not made yet */
+    struct id128 births[BIRTHS_AHEAD + BIRTHS_LOW]; /* marked, and not made yet */
     size_t n_births;
     bool making_births; /* somebody is at it */
     int late[LATE_MAX]; /* late.c: of unlinked files */
@@ -307,6 +312,8 @@ int disk_open(struct disk *d, const struct store_disk_config *config, struct err
 int disk_start(struct disk *d, struct err *e);
 /* Ends the threads; clean: records everything and marks the disk clean. */
 void disk_stop(struct disk *d, bool clean);
+/* The store is not opened after all: what was stopped cleanly before, and was not used since, is so still. */
+void disk_leave(struct disk *d);
 void disk_fini(struct disk *d);
 #define DISK_PATH_MAX 4096
 void disk_extent_path(const struct disk *d, struct id128 id, char ret[DISK_PATH_MAX]);
@@ -412,6 +419,8 @@ void extent_block_forgotten_locked(struct extent *x, uint32_t block);
 void extent_block_trusted(struct extent *x, uint32_t block, uint64_t lost_flushes);
 /* The disk lost writes while the block was filled, or somebody could not read it. */
 void extent_block_doubted(struct extent *x, uint32_t block);
+/* The record of its entry is lost: it is written again. */
+void extent_record_anew(struct extent *x);
 /* First suspect block at or after `from`, or UINT32_MAX. */
 uint32_t extent_next_suspect(struct extent *x, uint32_t from);
 /* Walks the structure and asserts what it should be. */
@@ -462,7 +471,9 @@ static inline uint64_t record_present_bytes(const struct format_entry *r)
 void doom_extent(struct extent *x);
 /* An entry that is not in memory. */
 void doom_record(struct disk *d, struct slice key, const struct format_entry *r);
-/* The same of what is evicted, of which s->keep knows. */
+/* One whose record was damaged and deleted; r: what is known of it all the same. The result of the unlink. */
+int doom_lost(struct disk *d, struct slice key, const struct format_entry *r);
+/* As doom_extent and doom_record, of what is evicted, of which s->keep knows. */
 void doom_victim(struct extent *x);
 void doom_victim_record(struct disk *d, struct slice key, const struct format_entry *r);
 /* A record that does not decode. */

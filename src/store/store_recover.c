@@ -5,6 +5,9 @@
  * entry named yet, what is noted of entries that were dying, the data-set table. A disk with 50 million
  * entries opens as fast as an empty one.
  *
+ * An entry whose record does not decode is dropped where it is met, which leaves its file and what else names
+ * that; the walk over the directories, which a check with repair makes, too, removes both.
+ *
  * After an unclean stop of any kind the epochs that were not durable become suspect. After power loss, which
  * may have lost markers, a walk over the directories removes files that nothing names; it runs behind the
  * scenes, at later starts too until one has ended.
@@ -76,7 +79,7 @@ int recover_doubts(struct disk *d, struct err *e)
     if (r < 0 && r != -ENOENT)
         return r;
     if (r == 0 && b.n >= sizeof(uint64_t))
-        d->time_ns = le_get64(b.p);
+        d->time_ns = d->opened_time_ns = le_get64(b.p);
     r = kv_get(d->kv, SWEEP_KEY, NULL, NULL, e);
     if (r < 0 && r != -ENOENT)
         return r;
@@ -350,6 +353,7 @@ int recover_sets(struct store *s, struct err *e)
     uint64_t cache_bytes = 0;
     for (size_t i = 0; i < s->n_disks; i++)
         cache_bytes += s->disks[i].limit_bytes;
+    cache_bytes = MAX(cache_bytes, (uint64_t)1); /* all of them may be no larger than the reserve */
     for (size_t i = 0; i < s->n_disks; i++) {
         struct buf _cleanup_buf_ b = BUF_INIT(STORE_SETS_MAX_BYTES);
         int r = get_record(&s->disks[i], SLICE_LIT("d"), &b, e);
@@ -373,15 +377,80 @@ int recover_sets(struct store *s, struct err *e)
 
 /* ---- files that nothing names ---- */
 
-/* The marker is asked for first: it disappears in the commit that writes the back reference. */
-static bool is_named(struct disk *d, struct id128 id)
+/* Whether the key's entry on this disk is of this id; also when that cannot be told. */
+static bool has_entry(struct disk *d, struct slice key, struct id128 id)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES);
+    struct format_entry r;
+    struct format_key k;
+    if (key.n == 0 || key.n > STORE_KEY_MAX_BYTES)
+        return true;
+    format_key_bytes('o', key, &k);
+    int code = kv_get(d->kv, format_key_view(&k), &b, NULL, NULL);
+    return code != -ENOENT && (code < 0 || format_entry_decode(buf_view(&b), &r) < 0 || id_eq(r.id, id));
+}
+
+/* The marker is asked for first: it disappears in the commit that writes the back reference. *ret_key: false
+ * and not empty, the key that a back reference names although it has no such entry: its record was damaged,
+ * and dropped. */
+static bool is_named(struct disk *d, struct id128 id, struct buf *ret_key)
 {
     struct format_key k;
+    buf_clear(ret_key);
     format_key_id('s', id, &k);
     if (kv_get(d->kv, format_key_view(&k), NULL, NULL, NULL) != -ENOENT)
         return true;
     format_key_id('x', id, &k);
-    return kv_get(d->kv, format_key_view(&k), NULL, NULL, NULL) != -ENOENT;
+    int r = kv_get(d->kv, format_key_view(&k), ret_key, NULL, NULL);
+    return r < 0 ? r != -ENOENT : has_entry(d, buf_view(ret_key), id);
+}
+
+/* Blocks that the records of an extent with so many say are there; one has no such record. */
+static int count_present(struct disk *d, struct id128 id, uint64_t blocks, uint32_t *ret)
+{
+    struct format_key from, to;
+    struct format_chunk c;
+    struct slice k, v;
+    uint32_t n = blocks == 1;
+    int r = -ENOENT;
+    format_key_chunk(id, 0, &from);
+    format_key_chunk(id, UINT32_MAX, &to);
+    struct kv_iter *_cleanup_(kv_iter_freep) it =
+        kv_iter_new(d->kv, format_key_view(&from), format_key_view(&to));
+    while (blocks > 1 && (r = kv_iter_next(it, &k, &v, NULL)) == 0) {
+        if (format_chunk_decode(v, &c) < 0)
+            continue;
+        for (uint32_t i = 0; i < c.n_blocks; i++)
+            n += c.present[i / 8] >> (i % 8) & 1;
+    }
+    *ret = (uint32_t)MIN((uint64_t)n, blocks);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* The file of an entry whose record was dropped, and what is left of its records and counts. */
+static int drop_lost(struct disk *d, struct slice key, struct id128 id, uint64_t size_bytes)
+{
+    struct store *s = d->store;
+    struct format_entry r = {.id = id, .size_bytes = size_bytes, .data_set = UINT32_MAX};
+    struct buf _cleanup_buf_ again = BUF_INIT(STORE_KEY_MAX_BYTES);
+    struct key_owner o;
+    int code = size_bytes > STORE_SIZE_MAX_BYTES ? -EFBIG : 0;
+    if (code == 0)
+        code = count_present(d, id, format_blocks(size_bytes), &r.present_blocks);
+    if (code < 0)
+        return code;
+    table_begin(s, key, &o);
+    uint64_t rounds = doom_rounds(d);
+    struct extent *x = table_find(s, key, o.hash);
+    if (x && id_eq(x->id, id)) {
+        extent_record_anew(x);
+    } else if (!is_named(d, id, &again) && slice_eq(buf_view(&again), key) && !doom_contains(d, id) &&
+               doom_rounds(d) == rounds) {
+        code = doom_lost(d, key, &r);
+    }
+    table_end(s, &o);
+    extent_unref(x);
+    return code;
 }
 
 static bool stopping(struct disk *d)
@@ -392,6 +461,7 @@ static bool stopping(struct disk *d)
 
 static int walk_directory(struct disk *d, const char *dir, bool repair, uint64_t *files, uint64_t *bytes)
 {
+    struct buf _cleanup_buf_ key = BUF_INIT(STORE_KEY_MAX_BYTES);
     DIR *o = opendir(dir);
     if (!o)
         return errno == ENOENT ? 0 : -errno;
@@ -400,17 +470,19 @@ static int walk_directory(struct disk *d, const char *dir, bool repair, uint64_t
         struct id128 id;
         struct stat st;
         char path[DISK_PATH_MAX + 256];
-        if (id_parse(slice_str(de->d_name), &id) < 0 || is_named(d, id))
+        if (id_parse(slice_str(de->d_name), &id) < 0 || is_named(d, id, &key))
             continue;
         (void)snprintf(path, sizeof(path), "%s/%s", dir, de->d_name);
         if (sys->stat(path, &st) < 0)
             continue;
         /* Deleted between readdir and here, or made between the two: neither is an orphan. */
-        if (is_named(d, id))
+        if (is_named(d, id, &key))
             continue;
         ++*files;
         *bytes += (uint64_t)st.st_blocks * 512;
-        int u = repair ? sys->unlink(path) : 0;
+        int u = !repair     ? 0
+                : key.n > 0 ? drop_lost(d, buf_view(&key), id, (uint64_t)st.st_size)
+                            : sys->unlink(path);
         if (u < 0 && u != -ENOENT && first == 0)
             first = u;
         r = stopping(d) ? -ECANCELED : 0;

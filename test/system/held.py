@@ -48,6 +48,8 @@ def by_requests(node):
 
 
 def other_descriptors(node):
-    """How many there are of each kind besides sockets and files of the node's directory: pipes, events, memory."""
+    """How many there are of each kind besides sockets, files of the node's directory, and what the kernel says of
+    its workers (one of each, when it was first looked at): pipes, events, memory."""
     kinds = (re.sub(r"\[\d+\]", "", target) for target in _descriptors(node))
-    return collections.Counter(kind for kind in kinds if kind != "socket:" and not kind.startswith(str(node.dir)))
+    return collections.Counter(kind for kind in kinds if kind != "socket:" and not kind.startswith(str(node.dir)) and
+                               not re.fullmatch(r"/proc/\d+/task/\d+/stat", kind))

@@ -113,9 +113,13 @@ class Gcs(Server):
     def delete(self, key):
         assert request(self._object(key), "DELETE")[0] in (200, 204)
 
+    def items(self, prefix=""):
+        """The resources of all objects below a prefix."""
+        found = request(f"{self.endpoint}/storage/v1/b/bucket/o?prefix=" + urllib.parse.quote(prefix, safe=""))[2]
+        return json.loads(found).get("items", [])
+
     def keys(self):
-        return sorted(item["name"] for item in
-                      json.loads(request(self.endpoint + "/storage/v1/b/bucket/o")[2]).get("items", []))
+        return sorted(item["name"] for item in self.items())
 
 
 class Minio(harness.Origin):

@@ -30,13 +30,14 @@ SIZES = {
     "moving": {"QUICK_PREFETCH_FILES": 8, "LARGE_BYTES": MIB, "QUICK_LARGE_FILES": 2, "QUICK_MANY_LARGE_FILES": 2,
                "QUICK_SMALL_FILES": 8},
     "cold_peers": {"QUICK_FIRST_OBJECTS": 2, "FIRST_SIZES": [64 * KIB], "QUICK_EPOCH_FILES": 8, "QUICK_HALF_FILES": 4,
-                   "HALF_EPOCHS": 3, "HALF_PAUSE_SECONDS": 0, "COUNT_ROUNDS": 1, "STREAMS": 4, "QUICK_STREAM_BYTES": MIB,
+                   "HALF_EPOCHS": 3, "HALF_PAUSE_SECONDS": 0, "STREAMS": 4, "QUICK_STREAM_BYTES": MIB,
                    "QUICK_DROPPED_BYTES": 50 * MIB},
+    "uneven": {"QUICK_FILES": 16, "QUICK_LARGE_BYTES": 2 * MIB},
 }
 # Which of the peers a measurement is made with: starting all of them takes longer than it. Each is in one at least.
 BESIDE = {"peers_warm": ["SeaweedFS"], "peers_cold": ["s3fs"], "peers_small": ["rclone off"], "peers_checkpoint": ["rclone full"],
           "peers_train": ["s3fs"], "peers_first": ["JuiceFS"], "peers_epochs": ["rclone full"], "peers_memory": ["rclone off"],
-          "peers_dropped": ["s3fs"], "peers_s3": []}
+          "peers_dropped": ["s3fs"], "peers_s3": [], "uneven": ["rclone full"]}
 NEED_NGINX = {"s3", "tls", "values"}
 
 
@@ -108,6 +109,9 @@ def test_each_measurement_can_be_made(tiny, monkeypatch, need_fuse, work, tmp_pa
     if reasons:
         pytest.skip("not run: " + "; ".join(reasons))
     monkeypatch.setattr(peers, "MOUNTS", chosen)
+    halt_poll = tmp_path / "guest_halt_poll_ns"
+    halt_poll.write_text("0\n")
+    monkeypatch.setattr(tiny, "HALT_POLL", halt_poll)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
         given = type("Given", (), {"dir": directory, "quick": True, "all": False, "only": name})
         assert RUN.measure(given, [name], tmp_path) == [], capfd.readouterr().err

@@ -94,6 +94,21 @@ def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys
     assert {"forebay", "s3fs", "rclone full", "JuiceFS", "SeaweedFS", "nginx", "versitygw", "MinIO", "mountpoint-s3"} <= set(rows)
 
 
+def test_what_is_told_of_nginx_is_in_its_configuration(lab_module):
+    """Each directive that the page names, with the value that it has there; every listener of ours with reuseport. (Seen to fail
+    with reuseport left out of one listener, and with another value in the text.)"""
+    import front
+    import peers
+    both = {front.CONFIG + front.STATIC_SERVER: ["worker_processes auto", "reuseport", "sendfile on", "tcp_nopush on", "open_file_cache",
+                                                 "keepalive_requests 1000000000", "access_log off"],
+            front.CACHE_SERVER: ["proxy_cache", "use_temp_path=off", "proxy_cache_key", "proxy_cache_lock on", "proxy_http_version 1.1",
+                                 "keepalive 64", "tcp_nopush off"]}
+    for configuration, directives in both.items():
+        assert all(words in configuration and words in peers.NGINX_TUNING for words in directives), directives
+    for server in (front.STATIC_SERVER, front.TLS_SERVER, front.CACHE_SERVER):
+        assert server.count("listen ") == 1 and " reuseport " in server.split("listen ")[1].split(";")[0]
+
+
 def test_a_peer_that_fails_in_the_middle_is_left_out(lab_module, tmp_path):
     """One that gives other bytes before anything is measured, and one that fails in a later round; the others have all their rounds."""
     import peers
@@ -408,6 +423,7 @@ def test_training_beside_peers_is_of_the_accelerator(lab_module, stand_ins, monk
         for one in rows:  # of stand-ins the processor time says nothing
             for side in ("ours_cost", "reference_cost"):
                 one.get(side, {}).pop("cpu_s_per_gb", None)
+            one.pop("cpu", None)
         [line] = [line for line in goals.peer_rows({"peers_train": {"rows": rows}}) if "accelerator" in line[0]]
         assert line[2] == met and "within a hundredth" in line[3] and "another" in line[1]
 
@@ -698,13 +714,15 @@ def test_servers_are_measured_with_both_congestion_controls(lab_module, monkeypa
 # ---- without nginx ----
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("measure", ["peers_s3", "cold", "first", "epochs", "memory"])
+@pytest.mark.parametrize("measure", ["peers_s3", "cold", "first", "epochs", "memory", "uneven", "uneven large"])
 def test_without_nginx_the_others_are_measured(lab_module, monkeypatch, work, measure):
     """It is one peer of several: its row has the reason, and the others have figures. (Seen to fail where NotRun ends the whole
     measurement.)"""
     import cold_peers
     import front
     import peers
+    import uneven
+    monkeypatch.setattr(uneven, "QUICK_FILES", 12)
     monkeypatch.setattr(peers, "program", lambda name, real=peers.program: None if name in ("nginx", "minio") else real(name))
     monkeypatch.setattr(front, "PEER_LOADS", [0])
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab, \
@@ -716,10 +734,12 @@ def test_without_nginx_the_others_are_measured(lab_module, monkeypatch, work, me
                 "cold": lambda: cold_peers.cold_through_s3(lab, shaper, bucket, name, source),
                 "first": lambda: cold_peers.first_through_s3(lab, shaper, bucket, [name], source.read_bytes(), "First"),
                 "epochs": lambda: cold_peers.epochs_through_s3(lab, shaper, bucket, {name: named(lab, source)}, 8192),
+                "uneven": lambda: uneven.small_through_s3(lab, shaper, uneven.Small(lab)),
+                "uneven large": lambda: uneven.large_rows(lab, shaper, source, lab.upload({"large.bin": source})),
                 "memory": lambda: cold_peers.memory_through_s3(lab, shaper, bucket, {name: source}, "8 KiB")}[measure]()
-    [mine] = [row for row in rows if row["peer"] == front.CACHE]
+    [mine] = [row for row in rows if row.get("peer") == front.CACHE]
     assert mine["value"] == "not run" and mine["detail"] == "nginx is not installed"
-    others = [row["peer"] for row in rows if "ratio" in row]
+    others = [row.get("peer", "the origin") for row in rows if "ratio" in row]
     assert others or measure in ("epochs", "memory"), rows  # where nginx is the only other one
 
 
@@ -736,7 +756,7 @@ def little(lab_module, stand_ins, monkeypatch):
     """bench/cold_peers.py with little to do, through mounts alone; gives it."""
     import cold_peers
     for name, value in {"QUICK_FIRST_OBJECTS": 3, "FIRST_SIZES": [8192], "QUICK_EPOCH_FILES": 8, "QUICK_HALF_FILES": 4, "HALF_BYTES": 8192, "HALF_PAUSE_SECONDS": 0,
-                        "COUNT_ROUNDS": 2, "STREAMS": 3, "QUICK_STREAM_BYTES": MIB}.items():
+                        "STREAMS": 3, "QUICK_STREAM_BYTES": MIB}.items():
         monkeypatch.setattr(cold_peers, name, value)
     for name in ("first_through_s3", "epochs_through_s3", "memory_through_s3"):
         monkeypatch.setattr(cold_peers, name, lambda *_: [])
@@ -746,9 +766,13 @@ def little(lab_module, stand_ins, monkeypatch):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("measure, titles, unit", [("peers_first", 1, "ms"), ("peers_epochs", 2, "of the data set's"), ("peers_memory", 1, "MiB")])
-def test_peers_are_cold_side_by_side(lab_module, little, stand_ins, work, measure, titles, unit):
-    """All through the same shaped origin; less is better; who gives other bytes, or reads ahead otherwise than ours, has no figure. (Seen to fail
-    without the look at the bytes: those_that in first_through_mounts, check in mount_sides.)"""
+def test_peers_are_cold_side_by_side(lab_module, little, stand_ins, monkeypatch, work, measure, titles, unit):
+    """All through the same shaped origin, in as many rounds as any measurement takes; less is better; who gives other bytes, or
+    reads ahead otherwise than ours, has no figure. (Seen to fail without the look at the bytes: those_that in
+    first_through_mounts, check in mount_sides; and with rounds of their own for bytes and memory.)"""
+    asked = []
+    monkeypatch.setattr(little, "rounds", lambda lab, sides, left_out=None, pairs=None, real=little.rounds: asked.append(pairs) or
+                        real(lab, sides, left_out, pairs))
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory:
         with lab_module.Lab(directory, quick=True) as lab:
             rows = little.MEASURES[measure](lab)
@@ -761,6 +785,8 @@ def test_peers_are_cold_side_by_side(lab_module, little, stand_ins, work, measur
     assert left_out["otherwise"] == "its mount has read_ahead_kb 128, ours 1024"
     assert len({row["title"].rsplit(", against ", 1)[0] for row in measured}) == titles
     assert all(row["unit"] == unit and (row["goal"].startswith("at most 1") or row.get("beside")) for row in measured)
+    assert set(asked) == {3 if measure == "peers_first" else None}  # objects, of which each is read once; as many rounds as all
+    assert {row["n"] for row in measured} == {3}
     if measure == "peers_memory":
         assert all(row["ours"]["median"] > 1 and row["ours_cost"]["cpu_s_per_gb"] >= 0 and row["note"].endswith(" MB/s") for row in measured)
 
@@ -789,7 +815,7 @@ def test_bytes_of_each_epoch_are_counted(lab_module, little, monkeypatch, work):
     run, with the reason. (Seen to fail with the most of all epochs, and without the reasons put into left_out.)"""
     import peers
     limits, theirs, last, stand_in, real = [], set(), [], type(peers.MOUNTS[0]), little.epoch
-    shares = iter([0.5, 0.25] * 2 + [1, 1, 0.5, 0.8] * 2)
+    shares = iter([0.5, 0.25] * 3 + [1, 1, 0.5, 0.8] * 3)
 
     class Noting(stand_in):
         @contextlib.contextmanager
@@ -816,8 +842,54 @@ def test_bytes_of_each_epoch_are_counted(lab_module, little, monkeypatch, work):
     mine = [row for row in rows if row["peer"] == "another"]
     assert [round(row["reference"]["median"], 3) for row in mine] == [0.75, 0.8] and [row["ours"]["median"] for row in mine] == [2, 1]
     assert "1.000, 1.000 in 2 requests against 0.500, 0.250 in 2 requests" == mine[0]["note"]
-    assert [more for more in limits if more] == [{"cache_bytes": 4 * 8192 // 2}] * 2
+    assert [more for more in limits if more] == [{"cache_bytes": 4 * 8192 // 2}] * 3
     assert [row["detail"] for row in rows if row["peer"] == "no cache" and "ratio" not in row] == ["it has no cache"]
+
+
+@pytest.mark.timeout(1800)
+def test_an_uneven_origin_is_alike_for_all(lab_module, stand_ins, monkeypatch, work):
+    """Before its n-th sample each system has the n-th seed, whoever had how many before; of the first bytes the median has the
+    goal of a cold one, and what nothing is promised of has none; who gives other bytes, or reads ahead otherwise, has no figure.
+    (Seen to fail with one seed for all rounds, with the seeds counted for all systems together, and without the look at the bytes
+    in read_files.)"""
+    import uneven
+    sets, samples = [], []
+    monkeypatch.setattr(uneven, "WANTED", ["another", "wrong", "otherwise"])
+    monkeypatch.setattr(uneven, "QUICK_FILES", 12)
+    monkeypatch.setattr(harness.Shaper, "set", lambda self, real=harness.Shaper.set, **options: sets.append(options) or real(self, **options))
+    for name, read in (("read_files", uneven.read_files), ("of_getload", uneven.of_getload)):
+        monkeypatch.setattr(uneven, name, lambda *rest, read=read: samples.append(dict(sets[-1])) or read(*rest))
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
+        small = uneven.Small(lab)
+        with lab.shaper(**uneven.UNEVEN) as shaper:
+            rows = uneven.small_through_mounts(lab, shaper, small)
+        assert len(set(stand_ins)) == 1 and stand_ins[0] != lab.origin.endpoint
+    for system in ("forebay", "another", "straight"):
+        assert [one["seed"] for one in samples if one["system"] == system] == list(range(1, lab_module.QUICK_PAIRS + 1)), system
+    left_out = {row["peer"]: row["detail"] for row in rows if "ratio" not in row}
+    assert set(left_out) == {"wrong", "otherwise"} and "other bytes" in left_out["wrong"] and "read_ahead_kb 128" in left_out["otherwise"]
+    own = {row["title"].split(": ")[1]: row for row in rows if "ratio" in row and "peer" not in row}
+    assert [row["goal"] for row in own.values()] == ["at most 1.2", "-", "-"] and [row["unit"] for row in own.values()] == ["ms", "ms", "MB/s"]
+    assert all(row["n"] == lab_module.QUICK_PAIRS and "let wait" in row["note"] for row in own.values())
+    assert [row["goal"] for row in rows if row.get("peer") == "another"] == ["at most 1.01", "-", "-"]
+
+
+def test_percentiles_of_first_bytes_are_of_all_files(lab_module, tmp_path):
+    """As getload has them, of as many files at once; the rate is that of all bytes."""
+    import uneven
+    assert [uneven.percentile(list(range(200, 0, -1)), share) for share in (50, 99)] == [100, 198]
+    assert [uneven.percentile([3, 1, 2], share) for share in (50, 99)] == [2, 3]
+    sources = {}
+    for i in range(3):
+        sources[f"f{i}"] = tmp_path / f"f{i}"
+        sources[f"f{i}"].write_bytes(harness.random_bytes(9000 + i))
+    said = uneven.read_files(tmp_path, sources)
+    assert 0 < said["p50"] <= said["p99"] <= 27_003 / said["rate"]
+    (tmp_path / "other").mkdir()
+    for i in range(3):
+        (tmp_path / "other" / f"f{i}").write_bytes(sources[f"f{i}"].read_bytes()[:-1] + b"x")
+    with pytest.raises(RuntimeError, match="other bytes"):
+        uneven.read_files(tmp_path / "other", sources)
 
 
 def test_quiet_waits_for_what_is_on_its_way(lab_module):

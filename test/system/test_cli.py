@@ -129,6 +129,12 @@ def test_secrets_of_a_command_line_are_hidden():
     (["status", "extra"], ["forebay status", "extra", "only options"]),
     (["ls", "--data", "", "b"], ["forebay ls", "--data", "empty"]),
     (["job", "ls", "1"], ["forebay job", "ls | show ID"]),
+    (["put", "-r", "", "b/"], ["forebay put", "empty"]),
+    (["get", "-r", "b/", ""], ["forebay get", "empty"]),
+    (["bench", "meta", ""], ["forebay bench meta", "empty"]),
+    (["user", "create", "ann", "--buckets", ""], ["forebay user", "--buckets", "empty"]),
+    (["bucket", "create", "b", "--origin="], ["forebay bucket", "--origin", "empty"]),
+    (["evict", "--list", "", "b/"], ["forebay evict", "--list", "empty"]),
     (["get", "-r", "b/", "-"], ["forebay get", "-r", "'-'"]),
     (["cat", "-r", "b/k"], ["forebay cat", "-r"]),
     (["stat", "-r", "b/k"], ["forebay stat", "-r"]),
@@ -405,7 +411,8 @@ def test_get_that_is_killed(bucket, tmp_path):
 def test_output_that_cannot_be_written(bucket):
     """A list that a full disk cuts short does not end as a success."""
     bucket.truth.put_object(Bucket=bucket.name, Key="k", Body=b"x")
-    for arguments in (["ls", "-r", bucket.name], ["stat", f"{bucket.name}/k"], ["rm", "-r", "--dry-run", f"{bucket.name}/"]):
+    for arguments in (["ls", "-r", bucket.name], ["stat", f"{bucket.name}/k"], ["rm", "-r", "--dry-run", f"{bucket.name}/"], ["--help"],
+                      ["--version"], ["cat", "--help"]):
         with open("/dev/full", "w") as full:
             done = start(bucket, *arguments, stdout=full)
             assert "standard output" in done.communicate(timeout=200)[1]
@@ -463,6 +470,18 @@ def test_as_many_objects_as_jobs_at_the_same_time(node, tmp_path):
         assert len(read_tree(tmp_path / "out")) == 96
 
 
+def test_a_job_is_waited_for_longer_than_the_timeout(node):
+    """--timeout is for an answer of the node, and --wait asks it for one that comes within that."""
+    name = harness.random_name()
+    with KeyOrigin() as keys:
+        keys.objects[name, "k"] = Slow(b"x")
+        node.create_bucket(name, f"s3://{name}", **keys.properties())
+        for quiet in ([], ["-q"]):
+            done = node.cli("prefetch", "--wait", "--timeout", "900ms", "--json", *quiet, f"{name}/")
+            assert json.loads(done.stdout)["done_objects"] == 1
+            node.cli("evict", "--wait", f"{name}/")
+
+
 def test_rm_recursive_takes_no_neighbours(node, folder):
     """rm -r of a name that others begin with is refused: with d it would take dd, too."""
     name, directory = folder
@@ -476,10 +495,19 @@ def test_rm_recursive_takes_no_neighbours(node, folder):
 def test_errors_are_one_line_whatever_is_in_a_name(node, folder, tmp_path):
     """A name with a line break, or with what a terminal takes for a command, does not make two lines of one, nor colours."""
     name, _ = folder
-    for bad in ("no\nsuch\nkey", "no\x1b[31mred"):
+    for bad in ("no\nsuch\nkey", "no\x1b[31mred", "no\x9b31mred"):  # the last byte is C1's CSI, in UTF-8
         line = fails(node.cli("cat", f"{name}/{bad}", check=False), 1, "forebay cat")
-        assert "\x1b" not in line and "\\x" in line
+        assert "\x1b" not in line and "\x9b" not in line and "\\x" in line
         fails(node.cli("serve", "--data", tmp_path / "d", "--memory", bad, check=False), 2, "--memory")
+
+
+def test_what_a_mount_says_of_itself_is_one_line(node, folder):
+    """Whoever may read a bucket may say of a mount what it likes: it is told as text, and adds no lines to status."""
+    name, _ = folder
+    with node.wire() as connection:
+        connection.call(51, wire.text("/mnt/x") + wire.text(name) + wire.u32(0) + wire.text("none\x1b[2J\nmounts:  /mnt/y: all is well"))
+        [line] = [x for x in node.cli("status").stdout.split("\n") if "/mnt/" in x]
+    assert "\x1b" not in line and r"none\x1b[2J\x0amounts:" in line
 
 
 def test_json_of_names_that_are_not_utf8(node, folder):
@@ -491,6 +519,7 @@ def test_json_of_names_that_are_not_utf8(node, folder):
     for done in (node.cli("ls", "--json", name), node.cli("stat", "--json", key)):
         [shown] = [json.loads(line) for line in done.stdout.splitlines()]
         assert shown["size_bytes"] == 10 and (shown.get("key") or shown["path"]).endswith("caf\ufffd")
+    assert json.loads(node.cli("explain", "--json", key).stdout)["key"] == "caf\ufffd"
     with node.wire() as connection:
         connection.call(51, wire.text(b"/mnt/caf\xe9") + wire.text(name) + wire.u32(0) + wire.text("because"))
         assert "/mnt/caf\ufffd" in [m["mount_point"] for m in json.loads(node.cli("status", "--json").stdout)["mounts"]]
@@ -576,6 +605,26 @@ def test_put_of_a_tree_that_cannot_be_read(bucket, tmp_path):
     done = bucket.node.cli("put", "-r", tmp_path / "in", f"{bucket.name}/two", check=False)
     assert done.returncode == 1 and "in/loop" in done.stderr
     assert keys_at_origin(bucket) == ["one/good", "two/good"]
+
+
+def test_put_of_a_file_that_is_made_while_it_is_read(bucket):
+    """Files of /proc have a size of 0 and bytes all the same."""
+    bucket.node.cli("put", "/proc/version", f"{bucket.name}/version")
+    assert bucket.truth.get_object(Bucket=bucket.name, Key="version")["Body"].read() == pathlib.Path("/proc/version").read_bytes()
+
+
+def test_put_waits_for_its_turn(node, tmp_path):
+    """--timeout is for a node that does not answer: one that lets a write wait, as for a limit, is waited for."""
+    name, data = harness.random_name(), harness.random_bytes(3 * MIB)
+    (tmp_path / "in").write_bytes(data)  # of which a MiB is sent at a time
+    node.cli("bucket", "create", name, "limit.bytes=256KiB")
+    try:
+        node.cli("put", "-q", "--timeout", "1s", tmp_path / "in", f"{name}/k")
+        node.cli("bucket", "set", name, "limit.bytes=0")
+        assert node.cli("cat", f"{name}/k", stdin=b"").stdout == data
+    finally:
+        node.cli("rm", "-q", "-r", name, check=False)
+        node.cli("bucket", "rm", name)
 
 
 def test_put_no_overwrite(bucket, tmp_path):

@@ -25,6 +25,17 @@ def fill(bucket, count, size=20_000, prefix="d/"):
     return contents
 
 
+@pytest.mark.parametrize("connections", [1, 2])
+def test_a_copy_within_a_bucket_whose_origin_takes_few_requests(node, origin, connections):
+    """What comes from the origin and goes there at the same time has connections for both. (With one, fails without web_wait_for_part in
+    s3_multipart.c: the part that has it waits for bytes, and those for it.)"""
+    name, data = node.new_bucket(origin, **{"origin.connections": connections}), harness.random_bytes(40 << 20)
+    origin.s3().put_object(Bucket=name, Key="d/large", Body=data)
+    job = start(node, "copy", f"{name}/d/", f"{name}/c/")
+    assert until(node, job, lambda j: j["final"])["state"] == "done"
+    assert origin.s3().get_object(Bucket=name, Key="c/large")["Body"].read() == data
+
+
 def show(node, job):
     return json.loads(node.cli("job", "show", job, "--json").stdout)
 

@@ -9,7 +9,7 @@ import harness
 import keyorigin
 from test_jobs import checked, keys_of, show, start, until
 from test_jobs_export import settings
-from test_write_back import flushed, status
+from written_back import flushed, status
 
 CONTENTS = {f"d/{i:02}": bytes([i]) * 20_000 for i in range(30)}
 

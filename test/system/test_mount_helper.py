@@ -1,6 +1,7 @@
 """mount.forebay, what mount(8) runs for the type forebay: /etc/fstab, and options of `forebay mount` in -o."""
 
 import errno
+import os
 import subprocess
 import textwrap
 
@@ -201,3 +202,29 @@ def test_wrong_calls_of_the_helper(node, origin, helper, where):
         done = subprocess.run([helper, *arguments], capture_output=True, text=True, timeout=120, check=False, env=node.env)
         assert (done.returncode, words in done.stderr) == (status, True), (arguments, done.returncode, done.stderr)
         assert not mounted.is_mounted(where), arguments
+
+
+def test_the_installation_has_the_helpers(tmp_path):
+    """`make install` puts a link of each name into sbin, to the program in its place; by that name the program is the helper,
+    with mount(8)'s exit statuses, and by its own it is not. [Without a name at install_symlink in meson.build, or in
+    mount_helper_is.]"""
+
+    def run(*command):
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    where = tmp_path / "inst"
+    subprocess.run(["make", "-C", harness.ROOT, "-o", "all", "install"], env={**os.environ, "DESTDIR": str(where)}, check=True,
+                   stdout=subprocess.DEVNULL)  # all is built
+    [program] = where.rglob("bin/forebay")
+    for name in ("mount.forebay", "mount.fuse.forebay"):
+        link = program.parents[1] / "sbin" / name  # it dangles, as long as all lies below DESTDIR
+        assert where / os.readlink(link).lstrip("/") == program
+        called, absent = tmp_path / name, f"data={tmp_path}/absent"
+        called.symlink_to(program)
+        done = run(called)
+        assert done.returncode == 1 and "mount.forebay" in done.stderr and "BUCKET[/PREFIX] DIR" in done.stderr, done
+        assert run(called, "bucket", tmp_path, "-f", "-o", absent).returncode == 0  # nothing is mounted
+        done = run(called, "bucket", tmp_path, "-o", absent)
+        assert done.returncode == 32 and not mounted.is_mounted(tmp_path), done
+    done = run(program)
+    assert done.returncode == 2 and done.stderr.startswith("usage: forebay COMMAND"), done

@@ -159,7 +159,7 @@ def test_explaining_below_a_prefix_and_by_odd_paths(bucket, mount, tmp_path):
         f.write(b"odd")
     done = subprocess.run([str(node.binary).encode(), b"explain", b"--json", odd], stdout=subprocess.PIPE, timeout=200,
                           env={**os.environ, **node.env}, check=True)
-    assert "key" not in json.loads(done.stdout)
+    assert json.loads(done.stdout)["key"] == "\ufffd\ufffd"
 
 
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
@@ -498,8 +498,8 @@ def test_stats_of_what_is_no_mount(node, tmp_path):
 # ---- what the node counts ----
 
 def test_the_node_counts_what_mounts_and_commands_read(node, origin, mount):
-    """Bytes by who read them and from where: what a mount reads through the node is told when the file is closed, what the
-    command line reads is of the API. What the kernel reads by itself is not counted."""
+    """Bytes by who read them and from where: what a mount reads through the node is told when the file is closed, or let go where it
+    is kept open, what the command line reads is of the API. What the kernel reads by itself is not counted."""
     name = node.new_bucket(origin)
     bodies = {"cold": harness.random_bytes(3 * MIB, seed=1), "warm": harness.random_bytes(2 * MIB, seed=2),
               "small": harness.random_bytes(100_000, seed=3)}
@@ -511,7 +511,7 @@ def test_the_node_counts_what_mounts_and_commands_read(node, origin, mount):
 
     assert node.s3().get_object(Bucket=name, Key="warm")["Body"].read() == bodies["warm"]
     harness.wait_until(lambda: counted("s3", "cache", "origin") == 2 * MIB, what="the GET is counted")
-    path = mount(name, passthrough="off").path
+    path = mount(name, passthrough="off", kept_files="0").path
     assert (path / "warm").read_bytes() == bodies["warm"]
     harness.wait_until(lambda: counted("mount", "cache") == 2 * MIB, what="counted when the warm file is closed")
     assert counted("mount", "origin") == 0
@@ -523,3 +523,8 @@ def test_the_node_counts_what_mounts_and_commands_read(node, origin, mount):
     assert node.cli("cat", f"{name}/warm", stdin=b"").stdout == bodies["warm"]
     harness.wait_until(lambda: counted("api", "cache") == 2 * MIB, what="the command is counted")
     assert counted("s3", "cache", "origin") == 2 * MIB
+    keeping = mount(name, passthrough="off")
+    for _ in range(3):
+        assert (keeping.path / "warm").read_bytes() == bodies["warm"]
+    keeping.stop()
+    harness.wait_until(lambda: counted("mount", "cache", "origin") == 7 * MIB + 100_000, what="counted when the warm file is let go")

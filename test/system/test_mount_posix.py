@@ -443,6 +443,34 @@ def test_a_refused_change_changes_nothing(new_node, new_shaper, origin, work):
         mount.stop()
 
 
+@pytest.mark.parametrize("size", [5, 11 * MIB])
+def test_a_file_that_is_open_is_changed_after_its_directory_was_renamed(place, size):
+    """It was copied to its new place, where its version has another ETag perhaps; mode and time are set there by its path and through what is
+    open. What another has put in its place is not changed. (Seen to fail without is_copied, mount/setattr.c: ESTALE but at s3 of
+    what has one part; without the look at its time the other's object got the mode.)"""
+    top, other = place.mount(attr_timeout="0"), place.mount(attr_timeout="0")
+    (top / "d/sub").mkdir(parents=True)
+    fd = os.open(top / "d/sub/f", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, bytes(size))
+        os.fsync(fd)
+        os.rename(top / "d", top / "e")
+        os.chmod(top / "e/sub/f", 0o640)
+        os.utime(fd, ns=(NS, NS))
+        os.fchmod(fd, 0o600)
+        for seen in (top, other):
+            found = os.stat(seen / "e/sub/f")
+            assert (stat.S_IMODE(found.st_mode), found.st_mtime_ns, found.st_size) == (0o600, NS, size)
+        (other / "new").write_bytes(b"1" * size)
+        os.chmod(other / "new", 0o755)
+        os.rename(other / "new", other / "e/sub/f")
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, 0o640)
+        assert stat.S_IMODE(os.stat(other / "e/sub/f").st_mode) == 0o755
+    finally:
+        os.close(fd)
+
+
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
 @pytest.mark.parametrize("mode", ["rb", "r+b"])
 def test_what_was_replaced_meanwhile_is_not_changed(new_node, origin, work, passthrough, mode):

@@ -277,9 +277,9 @@ def test_namenode_that_restarts_in_mid_job(node, server):
     harness.wait_until(lambda: show()["done_objects"] >= 3, 120, "it has begun")
     server.restart_namenode()
     harness.wait_until(server._answers, 400, "the namenode is back")
-    node.cli("job", "wait", job, "--quiet")
+    node.cli("job", "wait", job, "--quiet", check=False)
     now = show()
-    assert (now["state"], now["done_objects"], now["failed_objects"]) == ("done", 20, 0), now
+    assert (now["state"], now["done_objects"], now["failed_objects"]) == ("done", 20, 0), (now, node.cli("job", "errors", job).stdout)
     before = node.metric("forebay_origin_read_bytes_total", bucket=name)
     assert all(node.s3().get_object(Bucket=name, Key=key)["Body"].read() == data for key, data in contents.items())
     assert node.metric("forebay_origin_read_bytes_total", bucket=name) == before

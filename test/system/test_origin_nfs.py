@@ -11,6 +11,7 @@ import pytest
 
 import harness
 import origins
+from test_origin_file import kill_while_it_writes, left_in
 from test_origins import check, fill, s3_keys
 
 
@@ -117,6 +118,25 @@ def test_a_listing_leaves_alone_what_is_being_written(node, server):
     os.utime(old, (0, time.time() - 25 * 3600))
     assert s3_keys(node.s3(), name) == []
     assert old.exists() and young.exists()
+
+
+def test_what_a_killed_node_was_writing_goes(server, new_node):
+    """When it runs again its next listing removes that, so that the directory can go, too. (Seen to fail where file_tmp_is_of_killed,
+    origin/file.c, says no.)"""
+    node = new_node()
+    name = new_bucket(node, server, validate="always", write="through")
+    folder = server.data / name / "d"
+    for _ in range(20):
+        node.s3().put_object(Bucket=name, Key="d/f", Body=b"")
+        if kill_while_it_writes(node, name, "d/f", folder):
+            break
+    else:
+        pytest.fail("no write was cut")
+    assert s3_keys(node.s3(), name) == ["d/f"]
+    assert not left_in(folder)
+    node.s3().delete_object(Bucket=name, Key="d/f")
+    node.s3().delete_object(Bucket=name, Key="d/")
+    assert not folder.exists()
 
 
 def test_client_goes_away_in_the_middle(node, server):

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import urllib.parse
 import xml.etree.ElementTree as ET
 
@@ -116,6 +117,64 @@ def test_start_after_and_owner(listed):
             assert page["ContinuationToken"] == before["NextContinuationToken"]
     assert "Owner" in s3.list_objects_v2(Bucket=name, FetchOwner=True, MaxKeys=1)["Contents"][0]
     assert "Owner" not in s3.list_objects_v2(Bucket=name, MaxKeys=1)["Contents"][0]
+
+
+FEW = ["a-b", "a-b0/c", "a-c", "a/b", "a/b-1", "a/c/d", "a0", "b--", "b-x/y", "b/1", "c d", "c+d", "c/%2F", "\u00e9-y", "\u00e9/x", "z-1", "z-2", "z/-"]
+NO_PATHS = ["a", "a-", "a//x", "a/b/", "b", "..", "../x", "z-1/"]  # nor beside the others
+
+
+@pytest.fixture(params=["scratch", "memory", "s3", "back", "file"])
+def few(request, node, tmp_path):
+    """(bucket, its keys) of every kind. Of write=back every second key is in the origin, the others are not yet."""
+    name, keys = harness.random_name(), FEW if request.param == "file" else FEW + NO_PATHS
+    with KeyOrigin() as origin:
+        if request.param in ("s3", "back"):
+            more = {"write": "back", "write_delay": "1h"} if request.param == "back" else {}
+            node.create_bucket(name, f"s3://{name}", **origin.properties(), **more)
+            for key in keys[::2 if more else 1]:
+                origin.objects[name, key] = Object(b"x")
+        elif request.param == "file":
+            node.create_bucket(name, f"file://{tmp_path}")
+        else:
+            with node.wire() as w:
+                w.bucket_create(name, {"values": "memory"} if request.param == "memory" else {})
+        s3 = node.s3()
+        for key in {"s3": [], "back": keys[1::2]}.get(request.param, keys):
+            s3.put_object(Bucket=name, Key=key, Body=b"x")
+        yield name, sorted(keys, key=str.encode)
+
+
+LISTINGS = {"list_objects_v2": ("StartAfter", "ContinuationToken", "NextContinuationToken"),
+            "list_objects": ("Marker", "Marker", "NextMarker"), "list_object_versions": ("KeyMarker", "KeyMarker", "NextKeyMarker")}
+
+
+def walk(s3, operation, after, **asked):
+    """All entries of all pages."""
+    first, more, following = LISTINGS[operation]
+    page, out = {following: after}, []
+    while page.get(following) is not None:
+        page = getattr(s3, operation)(**asked, **({first if page[following] == after else more: page[following]} if page[following] else {}))
+        found = entries({**page, "Contents": page.get("Contents", page.get("Versions", []))})
+        assert len(found) <= asked["MaxKeys"] and page["IsTruncated"] == (following in page), (after, asked)
+        out += found
+        assert len(out) <= 2 * len(FEW + NO_PATHS), (after, asked)
+    return out
+
+
+def test_listings_of_every_kind_of_bucket(node, few):
+    """Whatever is asked for, and wherever a listing begins, within a fold, too: what is behind that and fits, once, in order; a common
+    prefix that is not behind the marker is not shown, as S3 says ("filtered out from results if it is not lexicographically greater"),
+    though some of its keys are. (Delimiters other than a slash showed it.)"""
+    (name, keys), s3, rng = few, node.s3(), random.Random(4711)
+    places = ["", *keys, *[key[:-1] for key in keys], *[key + "-" for key in keys], "a-bz", "b-y", "zz", "\u00e9-"]
+    prefixes = ["", "", "", "a", "a-", "b-", "z", "\u00e9", "none"]
+    if set(NO_PATHS) <= set(keys):  # a file:// origin shows the folder itself to who asks for exactly that
+        prefixes.append("a/")
+    for _ in range(250):
+        operation, prefix = rng.choice(sorted(LISTINGS)), rng.choice(prefixes)
+        delimiter, after, size = rng.choice(["", "/", "/", "-", "-", "b", "/b", "--", "\u00e9"]), rng.choice(places), rng.choice([1, 2, 3, 1000])
+        got = walk(s3, operation, after, Bucket=name, Prefix=prefix, Delimiter=delimiter, MaxKeys=size)
+        assert got == model(keys, prefix, delimiter, after), (operation, prefix, delimiter, after, size)
 
 
 def test_entries_are_complete(bucket):

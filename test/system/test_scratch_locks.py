@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import harness
-from test_scratch_mount import mount, refused, top  # noqa: F401
+import walked
+from test_scratch_mount import MODES, mount, refused, top  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("need_fuse")
 
@@ -78,6 +79,43 @@ def test_a_lock_goes_with_its_close(top):
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with open(top / "f", "r+b") as f:
             fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_a_mapping_keeps_the_lock_of_its_descriptor(mount, tmp_path, passthrough):
+    """What flock has stays locked while the descriptor's mapping does, when the descriptor itself is closed, as on the disk; with the
+    mapping it goes at once. By passthrough the kernel maps the file of the disk, and the lock goes with the descriptor."""
+    for directory in (mount(passthrough=passthrough).path, tmp_path):
+        is_kept = passthrough == "off" or directory == tmp_path
+        path = directory / "f"
+        path.write_bytes(b"x" * walked.PAGE)
+        for _ in range(3):
+            with open(path, "r+b") as f:
+                assert try_lock(f, "flock")
+                mapping = walked.Mapping(f.fileno(), walked.PAGE, is_writable=True)
+            with open(path, "r+b") as other:
+                try:
+                    assert try_lock(other, "flock") != is_kept
+                finally:
+                    mapping.close()
+                assert try_lock(other, "flock")
+
+
+@pytest.mark.timeout(60)
+def test_who_asks_again_for_what_a_mapping_keeps(mount):
+    """Without waiting he is refused, and does not wait each time for as long as a close may take. (Seen to fail, in its time, without
+    note_stayed, mount/tree_lock.c.)"""
+    path = mount(passthrough="off").path / "f"
+    path.write_bytes(b"x" * walked.PAGE)
+    with open(path, "r+b") as f:
+        assert try_lock(f, "flock")
+        mapping = walked.Mapping(f.fileno(), walked.PAGE, is_writable=True)
+    with open(path, "r+b") as other:
+        try:
+            assert not any(try_lock(other, "flock") for _ in range(40))
+        finally:
+            mapping.close()
+        assert try_lock(other, "flock")
 
 
 def test_no_lock_is_left_behind_when_many_open_and_close(top):

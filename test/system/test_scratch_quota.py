@@ -80,7 +80,8 @@ def test_writing_ends_at_the_quota(node, bucket, mount, mode):
     assert (top / "big").read_bytes()[:MIB] == b"x" * MIB
     assert json.loads(node.cli("explain", "--json", f"{bucket}/big").stdout)["passthrough"] is False
     with open(top / "big", "ab", buffering=0) as f, refused(errno.EDQUOT):
-        f.write(bytes(MIB))
+        for _ in range(2):  # of the first one what there is room for, if there is some
+            f.write(bytes(MIB))
     with open(top / "other", "wb", buffering=0) as f, refused(errno.EDQUOT):
         f.write(bytes(SMALL))
     (top / "big").unlink()

@@ -190,13 +190,14 @@ def test_attributes_are_kept(scratch):
 
 def test_only_headers_of_objects_are_shown(scratch):
     """What a client of the wire protocol wrote as metadata cannot add a header that frames the answer, or a line."""
-    meta = "Content-Length: 0\nTransfer-Encoding: chunked\nSet-Cookie: a=b\nx-amz-meta-a\rb: c\nx-amz-meta-good: yes\n"
+    meta = "Content-Length: 0\nTransfer-Encoding: chunked\nSet-Cookie: a=b\nx-amz-meta-a\rb: c\nx-amz-meta-good: yes\n" \
+           "x-amz-checksum: crc32:x\rset-cookie:a AAAAAA==\n"
     with scratch.node.wire() as w:
         handle = w.call(30, wire.text(scratch.name) + wire.text("k") + wire.u64(4) + wire.text("text/x") +  # PUT_OPEN
                         wire.text(meta) + wire.text("") + wire.u32(0) + wire.text("") + wire.u32(wire.VIA_API) + wire.u32(0))
         w.call(31, handle + wire.u64(0) + wire.text("data"))  # PUT_WRITE
         w.call(32, handle + wire.u64(4) + wire.text("") * 6 + wire.u32(0))  # PUT_COMMIT
-    found = scratch.s3.get_object(Bucket=scratch.name, Key="k")
+    found = scratch.s3.get_object(Bucket=scratch.name, Key="k", ChecksumMode="ENABLED")
     assert found["Body"].read() == b"data" and found["Metadata"] == {"good": "yes"}
     headers = found["ResponseMetadata"]["HTTPHeaders"]
     assert headers["content-length"] == "4" and not {"transfer-encoding", "set-cookie"} & set(headers)

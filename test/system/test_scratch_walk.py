@@ -35,16 +35,23 @@ class File:
 
     def __init__(self, top, where, limit):
         self.top, self.where, self.limit = top, where, limit
+        self.links = []  # further names, as long as it has one
         self.body = bytearray()
         self.fds, self.mappings = {}, []
         self.can_be_linked = False  # it never had a name
         self.was_mapped = False
-        self.locked_by = None  # a descriptor
+        self.locked_by = None  # a descriptor, or mappings that keep what it was of open
         self.mode = self.note = self.time_ns = None  # where nobody has set it; the time too when it was written to since
 
     @property
     def path(self):
         return self.top / self.where[0] / self.where[1]
+
+    def names(self):
+        return [self.where, *self.links] if self.where else []
+
+    def lose_name(self):
+        self.where = self.links.pop() if self.links else None
 
     def cut(self, size):
         del self.body[size:]
@@ -128,7 +135,7 @@ class LargeWalk(walked.Walk):
             os.rename(f.path, f.top / where[0] / where[1])
             for other in self.files:
                 if other.where == where and other is not f:
-                    other.where = None
+                    other.lose_name()
             f.where = where
             self.drop_lost()
 
@@ -142,16 +149,29 @@ class LargeWalk(walked.Walk):
         os.stat(top / old)  # else ESTALE where another mount has moved it here: docs/POSIX.md
         os.rename(top / old, top / new)
         self.directories[i] = new
+        self.moved({old: new})
+
+    def moved(self, names):
+        """Directories have these names now."""
         for f in self.files:
-            if f.where and f.where[0] == old:
-                f.where = (new, f.where[1])
+            f.where = f.where and (names.get(f.where[0], f.where[0]), f.where[1])
+            f.links = [(names.get(where, where), name) for where, name in f.links]
+
+    def do_exchange_directories(self):
+        one, other = self.directories
+        self.note(f"exchange {one}/ and {other}/")
+        top = self.random.choice(self.tops)
+        for name in self.directories:
+            os.stat(top / name)  # as above
+        renameat2(top / one, top / other, RENAME_EXCHANGE)
+        self.moved({one: other, other: one})
 
     def do_unlink(self):
         f = self.some_file(lambda f: f.where)
         if f and self.chance(0.3):
             self.note(f"unlink {self.name(f)}")
             os.unlink(f.path)
-            f.where = None
+            f.lose_name()
             self.drop_lost()
 
     def drop_lost(self):
@@ -174,7 +194,10 @@ class LargeWalk(walked.Walk):
             self.note(f"close {self.name(f)} fd {fd}")
             os.close(fd)
             del f.fds[fd]
-            f.locked_by = None if f.locked_by == fd else f.locked_by
+            kept = [m for m in f.mappings if m.fd == fd]
+            for m in kept:
+                m.fd = None  # another one gets the number
+            f.locked_by = kept or None if f.locked_by == fd else f.locked_by
             self.drop_lost()
 
     def close_all(self, f):
@@ -270,11 +293,7 @@ class LargeWalk(walked.Walk):
         if to + n > g.limit or f is g and at < to + n and to < at + n:
             return
         self.note(f"copy {self.name(f)} {at}+{n} to {self.name(g)} {to}")
-        done = 0
-        while done < n:
-            moved = os.copy_file_range(source, target, n - done, at + done, to + done)
-            assert moved > 0, f"{done} of {n} bytes copied"
-            done += moved
+        walked.copy_range(source, at, target, to, n)
         g.put(to, bytes(f.body[at:at + n]))
 
     def do_holes(self):
@@ -340,6 +359,8 @@ class LargeWalk(walked.Walk):
             self.note(f"unmap {self.name(f)}")
             m.close()
             f.mappings.remove(m)
+            if isinstance(f.locked_by, list):
+                f.locked_by = [other for other in f.locked_by if other is not m] or None
             self.drop_lost()
 
     # ---- looking ----
@@ -384,7 +405,7 @@ class LargeWalk(walked.Walk):
         for top in self.tops:
             for name in self.directories:
                 there = {entry for entry in os.listdir(top / name) if (top / name / entry).is_file()}
-                assert there == {f.where[1] for f in self.files if f.where[0] == name}
+                assert there == {where[1] for f in self.files for where in f.names() if where[0] == name}
 
     def abandon(self):
         for f in self.files:
@@ -397,6 +418,10 @@ class ManyWalk(LargeWalk):
 
     weights = {**LargeWalk.weights, "do_make": 4, "do_rename": 4, "do_unlink": 3, "do_list": 3, "do_look": 3}
     most_files, most_fds, p_large = 24, 30, 0.1
+
+    def __init__(self, seed, tops, may_pass=True):
+        super().__init__(seed, tops)
+        self.may_pass = may_pass
 
     def do_nameless(self):
         if len(self.files) < self.most_files:
@@ -414,6 +439,22 @@ class ManyWalk(LargeWalk):
             self.note(f"link {self.name(f)} to {'/'.join(where)}")
             call(libc.linkat, AT_FDCWD, b"/proc/self/fd/%d" % fd, AT_FDCWD, os.fsencode(f.top / where[0] / where[1]), AT_SYMLINK_FOLLOW)
             f.where, f.can_be_linked = where, False
+
+    def do_hard_link(self):
+        f = self.some_file(lambda f: f.where and len(f.links) < 2)
+        if f:
+            where = (self.random.choice(self.directories), f"k{self.made}")
+            self.made += 1
+            self.note(f"link {self.name(f)} as {'/'.join(where)} too")
+            os.link(f.path, f.top / where[0] / where[1])
+            f.links.append(where)
+
+    def do_unlink_further(self):
+        f = self.some_file(lambda f: f.links)
+        if f:
+            where = f.links.pop(self.random.randrange(len(f.links)))
+            self.note(f"unlink {'/'.join(where)} of {self.name(f)}")
+            os.unlink(f.top / where[0] / where[1])
 
     def do_exchange(self):
         f = self.some_file(lambda f: f.where)
@@ -456,20 +497,23 @@ class ManyWalk(LargeWalk):
         super().do_punch()
 
     def do_lock(self):
-        """Through one mount: another one may be a moment late to hear of a close, and has what the first to come took after a restart."""
+        """Through one mount: another one may be a moment late to hear of a close, and has what the first to come took after a restart. A
+        mapping keeps what is open so, and its lock, when the descriptor is closed; but not one by passthrough, for which the kernel has
+        the file of the disk open instead."""
         f, fd = self.some_fd()
         if f and len(self.tops) == 1:
+            is_kept = isinstance(f.locked_by, list)
             is_free = f.locked_by in (None, fd)
-            self.note(f"lock {self.name(f)} fd {fd}: {'free' if is_free else 'taken'}")
+            self.note(f"lock {self.name(f)} fd {fd}: {'kept by a mapping' if is_kept else 'free' if is_free else 'taken'}")
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                assert is_free, f"{self.name(f)}: another descriptor had it locked"
+                assert is_free or is_kept and self.may_pass, f"{self.name(f)}: another descriptor had it locked"
                 f.locked_by = fd
             except BlockingIOError:
                 assert not is_free, f"{self.name(f)}: nobody had it locked"
 
     def do_unlock(self):
-        f = self.some_file(lambda f: f.locked_by is not None)
+        f = self.some_file(lambda f: isinstance(f.locked_by, int))
         if f:
             self.note(f"unlock {self.name(f)} fd {f.locked_by}")
             fcntl.flock(f.locked_by, fcntl.LOCK_UN)
@@ -479,16 +523,16 @@ class ManyWalk(LargeWalk):
         top, name = self.random.choice(self.tops), self.random.choice(self.directories)
         self.note(f"list {name}/")
         there = {entry.name for entry in os.scandir(top / name) if entry.is_file()}
-        expected = {f.where[1] for f in self.files if f.where and f.where[0] == name}
+        expected = {where[1] for f in self.files for where in f.names() if where[0] == name}
         assert there == expected, f"{name}/: {sorted(there - expected)} too many, {sorted(expected - there)} too few"
 
     def do_look(self):
         f = self.some_file()
         if not f:
             return
-        for what in [*f.fds, *([f.path] if f.where else [])]:
+        for what in [*f.fds, *(f.top / where / name for where, name in f.names())]:
             s = os.stat(what)
-            assert s.st_nlink == (1 if f.where else 0), f"{self.name(f)}: {s.st_nlink} links"
+            assert s.st_nlink == len(f.names()), f"{self.name(f)}: {s.st_nlink} links"
             assert f.mode in (None, stat.S_IMODE(s.st_mode)), f"{self.name(f)}: mode {s.st_mode:#o}, expected {f.mode:#o}"
             assert f.time_ns in (None, s.st_mtime_ns), f"{self.name(f)}: time {s.st_mtime_ns}, expected {f.time_ns}"
             if f.note is not None:
@@ -528,7 +572,7 @@ def test_files_while_node_and_mounts_are_killed(restarted_node, new_mount, modes
     mounts = [new_mount(restarted_node, bucket, passthrough=mode, **options) for mode in modes]
     seed = walked.seed_of("killed", *modes)
     with walked.Killer(restarted_node, mounts, seed) as killer:
-        walk = ManyWalk(seed, [one.path for one in mounts])
+        walk = ManyWalk(seed, [one.path for one in mounts], may_pass=modes != ("off",))
         steps = walk.run(WALK_SECONDS, killer)
     print(f"{'-'.join(modes)}: {steps} steps, {killer.kills} kills, no difference")
     compare_with_s3(restarted_node, bucket, walk)

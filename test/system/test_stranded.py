@@ -163,7 +163,7 @@ def test_the_last_of_each_name_is_kept(refusing):
     x.refuse()
     for body in (b"1" * 10, b"2" * 200_000, b"3" * 30):
         x.write("f", body)
-    harness.wait_until(lambda: x.kept().get("f", (0, ""))[0] == 30, what="the last one")
+        harness.wait_until(lambda size=len(body): x.kept().get("f", (0, ""))[0] == size, what="the last one")
     with open(x.path / "gone", "wb", buffering=0) as f:
         f.write(b"x")
         with pytest.raises(PermissionError):

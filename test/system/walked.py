@@ -55,12 +55,21 @@ def fallocate(fd, mode, at, n):
         raise _errno()
 
 
+def copy_range(source, at, target, to, n):
+    """n bytes within the kernel, however many pieces it takes."""
+    done = 0
+    while done < n:
+        moved = os.copy_file_range(source, target, n - done, at + done, to + done)
+        assert moved > 0, f"{done} of {n} bytes copied"
+        done += moved
+
+
 class Mapping:
     """A shared mapping of the first bytes of a file. It has no descriptor of its own, as Python's have: what is stored into it after
     the last close has nobody else to be told of."""
 
     def __init__(self, fd, size, is_writable):
-        self.size, self.is_writable = size, is_writable
+        self.fd, self.size, self.is_writable = fd, size, is_writable
         self.address = libc.mmap(None, size, PROT_READ | (PROT_WRITE if is_writable else 0), MAP_SHARED, fd, 0)
         if self.address == ctypes.c_void_p(-1).value:
             raise _errno()

@@ -55,6 +55,7 @@ struct fake {
     atomic_int open_now, open_most;
     atomic_int strangers; /* handles of another life that were used */
     atomic_bool wants_signature, gives_fds, lies;
+    atomic_bool gives_unasked;           /* a descriptor with each reply */
     atomic_bool is_complete, is_scratch; /* what it gives is the whole object; its buckets have no origin */
     _Atomic uint64_t valid_ms;
     int watch_fds[WATCHES_MAX]; /* where records are written; covered by `lock` */
@@ -93,6 +94,8 @@ static inline void answer(struct conn *c, const struct wire_header *h, int statu
     else
         assert_int_equal(wire_op_info(h->op)->encode_rep(rep, &b), 0);
     uint64_t id = atomic_load(&c->f->lies) ? h->request_id + 1 : h->request_id;
+    if (atomic_load(&c->f->gives_unasked))
+        pass_fd = c->f->extent_fd;
     (void)wire_send(c->fd, h->op, WIRE_FLAG_REPLY, id, status, buf_view(&b), pass_fd);
 }
 

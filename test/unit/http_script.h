@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,12 +25,13 @@
 #define SCRIPT_BODY_MAX    4096
 
 struct script_step {
-    const char *answer; /* bytes sent */
-    size_t pad;         /* then so many times 'x' */
-    unsigned delay_ms;  /* before the answer */
-    unsigned stall_ms;  /* after it, before the connection goes on or closes */
-    bool close, reset;  /* afterwards; otherwise the connection is kept */
-    bool ignore_body;   /* answer before the request's body is read, and close */
+    const char *answer;      /* bytes sent */
+    size_t pad;              /* then so many times 'x' */
+    unsigned delay_ms;       /* before the answer */
+    const atomic_bool *gate; /* before the answer: until it is set, or the connection goes; may be NULL */
+    unsigned stall_ms;       /* after it, before the connection goes on or closes */
+    bool close, reset;       /* afterwards; otherwise the connection is kept */
+    bool ignore_body;        /* answer before the request's body is read, and close */
 };
 
 struct script {
@@ -44,7 +46,7 @@ struct script {
     char *heads[SCRIPT_HEADS];
     size_t n_heads;
     uint64_t body_bytes;
-    char body[SCRIPT_BODY_MAX + 1]; /* what the last request's begins with */
+    char body[SCRIPT_BODY_MAX + 1]; /* what that of the last request with a Content-Length begins with */
     size_t body_n;
     bool stop;
 };
@@ -105,7 +107,8 @@ static inline bool script_read_head(struct script *s, int fd, char *head, size_t
         char *end = strstr(head, "\r\n\r\n");
         if (end) {
             *extra = n - (size_t)(end + 4 - head);
-            script_keep_body(s, /* first= */ true, end + 4, *extra);
+            if (script_header(head, "content-length"))
+                script_keep_body(s, /* first= */ true, end + 4, *extra);
             end[4] = '\0';
             return true;
         }
@@ -151,6 +154,11 @@ static inline bool script_answer(int fd, const struct script_step *step)
 {
     if (step->delay_ms)
         script_sleep_ms(step->delay_ms);
+    for (char c; step->gate && !atomic_load(step->gate);) {
+        if (recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+            return false;
+        script_sleep_ms(5);
+    }
     bool ok = script_send(fd, step->answer, strlen(step->answer));
     char pad[4096];
     memset(pad, 'x', sizeof(pad));

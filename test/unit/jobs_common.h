@@ -99,6 +99,14 @@ static inline int change(struct fixture *f, uint64_t id, const char *action)
     return object_job_change(f->session, &req, f->arena, &rep, NULL);
 }
 
+/* Brings keys, a line each, to a job that is listed. */
+static inline int list_keys(struct fixture *f, uint64_t id, const char *keys)
+{
+    struct wire_job_keys_req req = {.id = id, .keys = slice_str(keys)};
+    struct wire_job_keys_rep rep;
+    return object_job_keys(f->session, &req, f->arena, &rep, NULL);
+}
+
 static inline json_t *get(struct fixture *f, uint64_t id)
 {
     struct wire_job_get_req req = {.id = id};

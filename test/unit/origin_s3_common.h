@@ -75,7 +75,7 @@ static inline int on_bytes(void *arg, const struct origin_attr *attr, const void
     s->bytes += n;
     s->calls++;
     (void)snprintf(s->etag, sizeof(s->etag), SLICE_FMT, SLICE_ARG(attr->etag));
-    if (s->cancel)
+    if (s->cancel && n > 0) /* not the head, which may come long before the bytes */
         atomic_store(s->cancel, true);
     return s->stop_with;
 }

@@ -74,13 +74,13 @@ static inline struct fixture *fixture_new(enum object_route route)
     return f;
 }
 
-static int setup_local(void **state)
+static inline int setup_local(void **state)
 {
     *state = fixture_new(OBJECT_ROUTE_LOCAL);
     return 0;
 }
 
-static int setup_loop(void **state)
+static inline int setup_loop(void **state)
 {
     *state = fixture_new(OBJECT_ROUTE_LOOP);
     return 0;

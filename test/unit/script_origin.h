@@ -38,6 +38,8 @@ struct script_fate {
     unsigned version;   /* of a GET: answers as if the object had this version; 0: its own */
     bool empty_page;    /* of a LIST: nothing but a token to go on with */
     bool same_token;    /* ... which is the one that was asked with */
+    bool always_token;  /* of a LIST: goes on with a token also when nothing comes any more */
+    bool is_unsent;     /* of a PUT that fails: nothing of it left, and it says so */
 };
 /* Called without the lock; `nth` counts from 1. May block. */
 typedef void (*script_fn)(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
@@ -245,6 +247,7 @@ static inline int script_list(struct origin *o, const struct origin_list *l, str
             break;
     }
     (void)pthread_mutex_unlock(&s->lock);
+    page.truncated |= fate.always_token && page.n > 0;
     if (page.truncated)
         page.next_token = page.entries[page.n - 1].key;
     *ret = page;
@@ -256,6 +259,8 @@ static inline int script_put(struct origin *o, const struct origin_put *p, const
 {
     struct script *s = script_of(o);
     struct script_fate fate = script_begin(s, SCRIPT_PUT, NULL);
+    if (p->reach && fate.is_unsent)
+        atomic_store(p->reach, ORIGIN_REACH_NOTHING);
     if (fate.error)
         return script_end(s, fate.error, e);
     char key[64];

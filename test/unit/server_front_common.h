@@ -31,6 +31,8 @@ struct fixture {
     char *file_bytes;
     atomic_int tails_done, running, sessions_open, sessions_made, sessions_abandoned, unsent;
     char opened_by[32];          /* access key of the last session */
+    atomic_int told;             /* peers of sessions */
+    struct sock_peer told_peer;  /* the last one, without its groups */
     atomic_bool refuse_sessions; /* as if the key had been revoked since it was checked */
     struct lock lock;
     struct cond cond;
@@ -119,6 +121,13 @@ static inline void *on_session_open(void *arg, struct id128 id, enum wire_via vi
     return f;
 }
 
+static inline void on_session_identify(void *session, const struct sock_peer *peer)
+{
+    struct fixture *f = session;
+    f->told_peer = (struct sock_peer){.uid = peer->uid, .gid = peer->gid, .n_groups = peer->n_groups};
+    atomic_fetch_add(&f->told, 1);
+}
+
 static inline int on_secret(void *arg, struct slice key, struct buf *ret_secret)
 {
     return slice_eq_str(key, "USER") ? buf_str(ret_secret, "USERSECRET") : -ENOENT;
@@ -203,8 +212,8 @@ static inline struct fixture *start(const struct front_config *changes)
     config.http_arg = f;
     config.express = is_express;
     config.sessions =
-        (struct front_sessions){on_session_open,    on_session_close,  on_secret, on_session_call, NULL,
-                                on_session_abandon, on_session_unsent, f};
+        (struct front_sessions){on_session_open,    on_session_close,  on_secret, on_session_call,    NULL,
+                                on_session_abandon, on_session_unsent, f,         on_session_identify};
     config.access_key = access_key;
     config.secret_key = secret_key;
     config.node_id = "node";

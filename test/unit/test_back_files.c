@@ -664,78 +664,6 @@ static void test_a_file_that_is_synced_during_a_write(void **state)
     sys = before;
 }
 
-static _Atomic uint64_t free_at_most = UINT64_MAX;
-
-static int statfs_of_full_disk(const char *path, uint64_t *ret_free, uint64_t *ret_total)
-{
-    int r = sys_real.statfs_free(path, ret_free, ret_total);
-    *ret_free = MIN(*ret_free, atomic_load(&free_at_most));
-    return r;
-}
-
-/* A file that takes more than half of the disk is kept as it is: it is there, and needs no room again. */
-static void test_a_file_that_leaves_less_room_than_it_took(void **state)
-{
-    (void)state;
-    static struct sys table;
-    const struct sys *before = sys;
-    table = *sys;
-    table.statfs_free = statfs_of_full_disk;
-    sys = &table;
-    atomic_store(&free_at_most, FILE_SIZE / 2);
-    struct fixture *f = fixture_new();
-    set_bucket(f, "write_delay=1h\n");
-    assert_int_equal(put_file(f, "k", 'a'), 0);
-    assert_true(is_one_file(f));
-    atomic_store(&free_at_most, UINT64_MAX);
-    assert_int_equal(look(f, "k"), 'a');
-    flush(f);
-    assert_int_equal(origin_look(f, "k"), 'a');
-    fixture_free(f);
-    sys = before;
-}
-
-/* As many files as there are senders would have to be copied, and the disk is full: the others are sent,
- * which makes room. */
-static void test_files_that_find_no_room_keep_nobody(void **state)
-{
-    (void)state;
-    static struct sys table;
-    const struct sys *before = sys;
-    struct wire_put_open_rep o[8], last;
-    struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
-    struct wire_flush_rep rep;
-    char byte = 'a';
-    table = *sys;
-    table.statfs_free = statfs_of_full_disk;
-    sys = &table;
-    struct fixture *f = fixture_new();
-    set_bucket(f, "retry=10m\nwrite_delay=1h\n");
-    for (unsigned i = 0; i < ARRAY_SIZE(o); i++)
-        assert_int_equal(stage(f, arena_printf(f->arena, "open%u", i), &o[i]), 0);
-    assert_int_equal(stage(f, "last", &last), 0);
-    for (unsigned i = 0; i < ARRAY_SIZE(o); i++) {
-        assert_int_equal(ftruncate(o[i].fd, FILE_SIZE), 0); /* holes: so many have room */
-        assert_int_equal(commit_file(f, o[i].handle, FILE_SIZE, WIRE_KEEP | WIRE_UNMAPPED), 0);
-    }
-    assert_int_equal(pwrite(last.fd, &byte, 1, 0), 1);
-    assert_int_equal(commit_file(f, last.handle, 1, 0), 0);
-    atomic_store(&free_at_most, 0);
-    sys->sleep_ns(2500000000); /* the moment for which senders wait for files to be closed */
-    for (int i = 0; i < 60000 && origin_look(f, "last") == 0; i++) {
-        assert_int_equal(object_flush(f->session, &req, f->arena, &rep, NULL), 0);
-        sys->sleep_ns(1000000);
-        arena_clear(f->arena);
-    }
-    assert_int_equal(origin_look(f, "last"), 'a');
-    atomic_store(&free_at_most, UINT64_MAX);
-    for (unsigned i = 0; i < ARRAY_SIZE(o); i++)
-        abort_file(f, o[i].handle);
-    flush(f);
-    fixture_free(f);
-    sys = before;
-}
-
 static atomic_int late_fd = -1;
 
 /* The writer goes on while its file is copied, behind what was copied already. */
@@ -972,11 +900,9 @@ int main(void)
         cmocka_unit_test(test_a_file_that_is_written_on_while_it_is_copied),
         cmocka_unit_test(test_a_file_that_is_written_on_and_renamed),
         cmocka_unit_test(test_a_file_that_is_written_on_and_replaced),
-        cmocka_unit_test(test_files_that_find_no_room_keep_nobody),
         cmocka_unit_test(test_a_file_that_is_renamed_and_appended_to),
         cmocka_unit_test(test_a_checksum_of_the_commit_stays),
         cmocka_unit_test(test_a_file_that_is_synced_during_a_write),
-        cmocka_unit_test(test_a_file_that_leaves_less_room_than_it_took),
         cmocka_unit_test(test_a_file_that_is_open_over_a_kill),
         cmocka_unit_test(test_a_file_whose_writer_was_killed),
         cmocka_unit_test(test_the_md5_is_kept_before_it_is_sent),

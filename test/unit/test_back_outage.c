@@ -4,6 +4,7 @@
 #include "test_back_common.h"
 
 #include "object/back_internal.h"
+#include "origin/origin_internal.h"
 
 #define MINUTE_NS ((uint64_t)60 * 1000000000)
 #define STEPS     15 /* of four minutes */
@@ -105,10 +106,42 @@ static void test_an_hour_without_the_origin(void **state)
     assert_int_equal(f->service->back->buckets->conflicts, 0);
 }
 
+static _Atomic int patience_ms;
+
+static int say_nothing(struct origin *o, const struct origin_get *g, struct arena *a,
+                       struct origin_attr *ret_attr, origin_sink_fn sink, void *arg, struct err *e)
+{
+    (void)o, (void)g, (void)a, (void)ret_attr, (void)sink, (void)arg;
+    atomic_store(&patience_ms, (int)quit_patience_ms(600000));
+    return err_set(e, -ETIMEDOUT, "silence");
+}
+
+/* An origin that said nothing when a writer asked what it has is asked by the others, too, and waited for no
+ * longer than a moment: what they write is taken all the same. (Fails without ask_impatiently: each write
+ * takes as long as `origin.timeout` says.) */
+static void test_who_writes_does_not_wait_for_a_silent_origin(void **state)
+{
+    struct fixture *f = *state;
+    struct origin_ops silent = origin_file_ops;
+    struct upstream *u = NULL;
+    set_bucket(f, "write_delay=1h\n");
+    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
+    silent.get = say_nothing;
+    u->origin->ops = &silent;
+    assert_int_equal(put(f, "a", 'a'), 0);
+    assert_int_equal(atomic_load(&patience_ms), 600000);
+    assert_int_equal(put(f, "b", 'b'), 0);
+    assert_int_equal(atomic_load(&patience_ms), QUIT_SILENCE_MS);
+    u->origin->ops = &origin_file_ops;
+    upstream_unref(u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_an_hour_without_the_origin, setup_clock, teardown_clock),
+        cmocka_unit_test_setup_teardown(test_who_writes_does_not_wait_for_a_silent_origin, setup_clock,
+                                        teardown_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

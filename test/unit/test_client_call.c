@@ -5,6 +5,7 @@
 #include "client_fake.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 /* ---- tests ---- */
 
@@ -300,10 +301,12 @@ static void test_long_operation(void **state)
 }
 
 /* So is what else an origin may carry out slowly, and asked for once: who gives up waiting is told that a
- * change failed which is made. */
-static void test_changes_of_names_are_long(void **state)
+ * change failed which is made; and what asks an origin first whether it is there. */
+static void test_what_asks_an_origin_is_long(void **state)
 {
-    static const uint32_t ops[] = {WIRE_OP_REMOVE, WIRE_OP_MKDIR, WIRE_OP_RMDIR, WIRE_OP_SET_META};
+    static const uint32_t ops[] = {WIRE_OP_REMOVE,   WIRE_OP_MKDIR,         WIRE_OP_RMDIR,
+                                   WIRE_OP_SET_META, WIRE_OP_BUCKET_CREATE, WIRE_OP_BUCKET_SET,
+                                   WIRE_OP_JOB_START};
     struct fake *f = *state;
     _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
     for (size_t i = 0; i < ARRAY_SIZE(ops); i++)
@@ -311,6 +314,29 @@ static void test_changes_of_names_are_long(void **state)
     atomic_store(&f->hang_ms[WIRE_OP_MKDIR], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
     assert_int_equal(make_dir(c), 0);
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_MKDIR]), 1);
+}
+
+/* What an object is made of is waited for as its commit is: the node may let it wait for its turn, for room
+ * or for an origin that takes the bytes; and what makes a bucket or a job asks an origin first. */
+static void test_writes_are_waited_for(void **state)
+{
+    static const uint32_t ops[] = {WIRE_OP_BUCKET_CREATE, WIRE_OP_BUCKET_SET, WIRE_OP_BUCKET_RULE,
+                                   WIRE_OP_JOB_START};
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
+    struct client_writer_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k"), .size_bytes = 3};
+    struct client_writer *w;
+    struct err e = {0};
+    for (size_t i = 0; i < ARRAY_SIZE(ops); i++)
+        assert_true(client_op_is_long(ops[i]));
+    atomic_store(&f->hang_ms[WIRE_OP_PUT_OPEN], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
+    atomic_store(&f->hang_ms[WIRE_OP_PUT_WRITE], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
+    assert_int_equal(client_writer_open(c, &o, &w, &e), 0);
+    assert_int_equal(client_writer_write(w, "abc", 3, &e), 0);
+    assert_int_equal(client_writer_commit(w, NULL, &e), 0);
+    client_writer_free(w);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_OPEN]), 1);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_WRITE]), 1);
 }
 
 static void *copy_one(void *arg)
@@ -396,6 +422,31 @@ static void test_lying_node(void **state)
     assert_int_not_equal(stat_key(c, "k"), 0);
     atomic_store(&f->lies, false);
     assert_int_equal(stat_key(c, "k"), 0);
+}
+
+/* Descriptors of this process that are of the file. */
+static int open_of(const char *path)
+{
+    struct stat st, x;
+    int n = 0;
+    assert_int_equal(stat(path, &st), 0);
+    for (int fd = 0; fd < 1024; fd++)
+        n += fstat(fd, &x) == 0 && x.st_dev == st.st_dev && x.st_ino == st.st_ino;
+    return n;
+}
+
+/* A descriptor with a reply to what brings none is closed, and so is the connection: whoever asked knows
+ * nothing of it. */
+static void test_a_descriptor_that_nobody_asked_for(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    int before = open_of(f->file);
+    atomic_store(&f->gives_unasked, true);
+    assert_int_equal(make_dir(c), -EIO);
+    assert_int_equal(open_of(f->file), before);
+    atomic_store(&f->gives_unasked, false);
+    assert_int_equal(make_dir(c), 0);
 }
 
 static void *many_stats(void *arg)
@@ -722,6 +773,7 @@ static void test_bytes_are_not_sent_twice(void **state)
         assert_int_equal(client_writer_open(c, &o, &w, &e), 0);
         atomic_store(late ? &f->hang_ms[WIRE_OP_PUT_WRITE] : &f->cut[WIRE_OP_PUT_WRITE],
                      late ? 10 * TIMEOUT_MS : 1000);
+        atomic_store(&f->hang_ms[WIRE_OP_HELLO], late ? 10 * TIMEOUT_MS : 0); /* nor does it answer others */
         assert_int_equal(client_writer_write(w, "abc", 3, &e), late ? -ETIMEDOUT : -EIO);
         assert_non_null(strstr(e.text, "not known"));
         assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_WRITE]), before + 1);
@@ -775,6 +827,13 @@ static ssize_t give(void *arg, void *p, size_t n)
     memcpy(p, s->text + s->at, some);
     s->at += some;
     return (ssize_t)some;
+}
+
+/* With a number that no int can be: as one, it would be 0. */
+static ssize_t give_up(void *arg, void *p, size_t n)
+{
+    (void)arg, (void)p, (void)n;
+    return (ssize_t)INT64_MIN;
 }
 
 /* Names, reading by position and by offset, whole objects, listings: results, and an error's text per thread.
@@ -832,8 +891,9 @@ static void test_public_put_from(void **state)
     assert_int_equal(forebay_put_from(node, "b", "k", UINT64_MAX, give, &bad, NULL, NULL), -EXDEV);
     good.at = 0;
     assert_int_equal(forebay_put_from(node, "b", "k", 9, give, &good, NULL, NULL), -EINVAL);
+    assert_int_equal(forebay_put_from(node, "b", "k", UINT64_MAX, give_up, NULL, NULL, NULL), -EIO);
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_COMMIT]), 1);
-    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_ABORT]), 2);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_ABORT]), 3);
     forebay_disconnect(node);
 }
 
@@ -900,10 +960,12 @@ int main(void)
         NODE_TEST(test_node_that_does_not_accept),
         NODE_TEST(test_hanging_node),
         NODE_TEST(test_long_operation),
-        NODE_TEST(test_changes_of_names_are_long),
+        NODE_TEST(test_what_asks_an_origin_is_long),
+        NODE_TEST(test_writes_are_waited_for),
         NODE_TEST(test_calls_wait_behind_long_operations),
         NODE_TEST(test_health_is_asked_rarely),
         NODE_TEST(test_lying_node),
+        NODE_TEST(test_a_descriptor_that_nobody_asked_for),
         NODE_TEST(test_fork),
         NODE_TEST(test_pool_is_bounded),
         NODE_TEST(test_idle_connections_stay),

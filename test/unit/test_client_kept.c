@@ -11,19 +11,25 @@
 #include <sys/wait.h>
 
 #define KEPT_MAX 8
+#define LATE_MS  5000 /* where a timeout is waited for that nothing else may meet */
 
 struct library {
     struct client *c;
     struct client_kept *k;
 };
 
-static struct library begin(struct fake *f, uint32_t max)
+static struct library begin_within(struct fake *f, uint32_t max, uint64_t timeout_ms)
 {
     atomic_store(&f->gives_fds, true);
     atomic_store(&f->is_complete, true);
-    struct library l = {.c = connect_in_haste(f, 8)}; /* which ends with its questions for watches */
+    struct library l = {.c = connect_for(f, 8, timeout_ms)};
     l.k = client_kept_new(l.c, max);
     return l;
+}
+
+static struct library begin(struct fake *f, uint32_t max)
+{
+    return begin_within(f, max, TIMEOUT_MS); /* which ends with its questions for watches */
 }
 
 static void end(struct library *l)
@@ -238,6 +244,45 @@ static void test_a_process_without_descriptors_goes_on(void **state)
     read_key(&l, "a");
     read_key(&l, "a");
     assert_int_equal(opens(f), 2);
+    end(&l);
+}
+
+static void *stat_one(void *arg)
+{
+    (void)stat_key(arg, "k");
+    return NULL;
+}
+
+/* Nor does any other call fail, or wait, for want of a connection while files are kept that nobody has open.
+ */
+static void test_kept_files_make_room_for_connections(void **state)
+{
+    struct fake *f = *state;
+    struct library l = begin_within(f, KEPT_MAX, LATE_MS);
+    struct rlimit before, limit;
+    int held[256];
+    size_t n = 0;
+    pthread_t asking;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = (struct rlimit){.rlim_cur = ARRAY_SIZE(held), .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (const char *key = "abcdef"; *key; key++)
+        read_key(&l, (const char[]){*key, 0});
+    atomic_store(&f->hang_ms[WIRE_OP_STAT], 3600000);
+    assert_int_equal(pthread_create(&asking, NULL, stat_one, l.c), 0); /* by the only connection */
+    while (atomic_load(&f->seen[WIRE_OP_STAT]) == 0)
+        sys->sleep_ns(1000000);
+    while (n < ARRAY_SIZE(held) && (held[n] = dup(STDERR_FILENO)) >= 0)
+        n++;
+    assert_int_equal(closes(f), 0);
+    int r = make_dir(l.c);
+    atomic_store(&f->hang_ms[WIRE_OP_STAT], 0);
+    while (n > 0)
+        (void)close(held[--n]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(r, 0);
+    assert_int_equal(closes(f), 3);
+    (void)pthread_join(asking, NULL);
     end(&l);
 }
 
@@ -493,6 +538,59 @@ static void test_disconnecting_does_not_wait_for_a_node_that_is_gone(void **stat
     atomic_store(&f->strangers, 0); /* as above */
 }
 
+static void *open_one(void *arg)
+{
+    struct forebay_file *file;
+    static atomic_int n;
+    char key[16];
+    (void)snprintf(key, sizeof(key), "o%d", atomic_fetch_add(&n, 1));
+    assert_int_equal(forebay_open(arg, "b", key, &file), 0);
+    forebay_close(file);
+    return NULL;
+}
+
+/* A program that ends tells a node that hangs once of what it has kept, however much that is and however many
+ * connections it has: it waits for one timeout. */
+static void test_disconnecting_from_a_node_that_hangs_waits_once(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {.socket_path = f->path, .timeout_ms = LATE_MS, .kept_files = 400};
+    struct forebay *library;
+    pthread_t threads[4];
+    atomic_store(&f->gives_fds, true);
+    atomic_store(&f->is_complete, true);
+    assert_int_equal(forebay_connect(&o, &library), 0);
+    (void)open_one(library);
+    atomic_store(&f->hang_ms[WIRE_OP_OPEN], 200); /* so that each has a connection of its own */
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, open_one, library), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+        (void)pthread_join(threads[i], NULL);
+    atomic_store(&f->hang_ms[WIRE_OP_OPEN], 0);
+    for (int i = 0; i < 300; i++)
+        (void)open_one(library);
+    assert_int_equal(close_calls(f), 0);
+    atomic_store(&f->hang_ms[WIRE_OP_CLOSE], 3600000);
+    atomic_store(&f->hang_ms[WIRE_OP_CLOSE_MANY], 3600000);
+    forebay_disconnect(library);
+    assert_int_equal(close_calls(f), 1);
+}
+
+/* As many files as a number can say are as many as a process can have open. */
+static void test_any_number_of_files_may_be_asked_for(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {
+        .socket_path = f->path, .timeout_ms = PATIENCE_MS, .kept_files = FOREBAY_KEPT_NONE - 1};
+    struct forebay *library;
+    atomic_store(&f->gives_fds, true);
+    atomic_store(&f->is_complete, true);
+    assert_int_equal(forebay_connect(&o, &library), 0);
+    (void)open_one(library);
+    forebay_disconnect(library);
+    assert_int_equal(closes(f), 2); /* and the watch */
+}
+
 /* ---- forked ---- */
 
 /* In the child. No assertions, which would run the parent's tests on. */
@@ -598,6 +696,7 @@ int main(void)
         TEST(descriptors_leave_the_low_numbers_alone),
         TEST(kept_files_make_room_where_descriptors_are_short),
         TEST(a_process_without_descriptors_goes_on),
+        TEST(kept_files_make_room_for_connections),
         TEST(signals_are_for_the_threads_of_the_program),
         TEST(nothing_is_kept_where_nothing_may_be),
         TEST(files_of_a_bucket_without_origin_are_not_kept),
@@ -611,6 +710,8 @@ int main(void)
         TEST(a_restarted_node_is_asked_anew),
         TEST(a_bucket_that_was_not_heard_of_is_watched_later),
         TEST(disconnecting_does_not_wait_for_a_node_that_is_gone),
+        TEST(disconnecting_from_a_node_that_hangs_waits_once),
+        TEST(any_number_of_files_may_be_asked_for),
         TEST(a_forked_process_keeps_files_of_its_own),
         TEST(threads_that_open_while_the_node_lets_go),
     };

@@ -1,6 +1,7 @@
 /* layer: base */
 #include "base/err.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <string.h>
 
@@ -151,6 +152,8 @@ static void names_and_texts(void **state)
     assert_string_equal(err_name(ERR_CORRUPT), "CORRUPT");
     assert_string_equal(err_name(0), "OK");
     assert_string_equal(err_name(-77777), "UNKNOWN");
+    assert_string_equal(err_name(INT_MIN), "UNKNOWN"); /* as a peer may say: it has no positive counterpart */
+    assert_string_equal(err_text(INT_MIN), err_text(-77777));
     assert_string_equal(err_name(5), "UNKNOWN");
     assert_string_equal(err_text(-77777), "unknown error");
     assert_string_equal(err_text(INT32_MAX), "unknown error");

@@ -15,8 +15,8 @@ static int admit(void *arg, const struct attr *attr, struct extent **ret, struct
 static int discover(struct fixture *f, uint64_t offset, uint64_t expect, struct fill **ret)
 {
     struct attr attr;
-    return fill_discover(f->engine, f->u, SLICE_LIT("k"), plan_discover(offset, expect), admit, f, f->arena,
-                         &attr, ret, NULL);
+    return fill_discover(f->engine, f->u, SLICE_LIT("k"), plan_discover(offset, expect), /* whole= */ false,
+                         admit, f, f->arena, &attr, ret, NULL);
 }
 
 /* Eight readers of everything cost the origin each byte once. */

@@ -67,6 +67,72 @@ static void test_patient_reader_fetches_one_block_himself(void **state)
     drop(f);
 }
 
+static int admit(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
+{
+    struct fixture *f = arg;
+    struct store_new n = {.key = SLICE_LIT("new"), .attr = SLICE_LIT("x"), .size_bytes = attr->size_bytes};
+    return store_create(f->store, &n, ret, e);
+}
+
+static int discover(struct fixture *f, bool whole, struct fill **ret, struct err *e)
+{
+    struct attr attr;
+    return fill_discover(f->engine, f->u, SLICE_LIT("k"), plan_discover(0, UINT64_MAX), whole, admit, f,
+                         f->arena, &attr, ret, e);
+}
+
+/* So does who does nothing before all of it is there, whether the object is known or not; then all of it is.
+ * (Seen to fail without FILL_WHOLE in fill_wait_all, and with `whole` ignored by fill_discover.) */
+static void test_who_waits_for_all_fetches_it_himself(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    struct fill *fill = fill_of_new(f, SLICE_LIT("k"), 110000);
+    script_set(f->script, "k", 110000, 1);
+    f->script->fn = note_thread;
+    assert_int_equal(fill_wait_all(fill, NULL), 0);
+    assert_true(pthread_equal(atomic_load(&asked_by), pthread_self()));
+    assert_true(extent_is_complete(fill_extent(fill)));
+    fill_unref(fill);
+    assert_int_equal(discover(f, /* whole= */ false, &fill, NULL), 0);
+    assert_false(pthread_equal(atomic_load(&asked_by), pthread_self()));
+    assert_int_equal(fill_wait_all(fill, NULL), 0);
+    fill_unref(fill);
+    assert_int_equal(discover(f, /* whole= */ true, &fill, NULL), 0);
+    assert_true(pthread_equal(atomic_load(&asked_by), pthread_self()));
+    assert_true(extent_is_complete(fill_extent(fill)));
+    assert_int_equal(f->script->bytes_sent, 3 * 110000);
+    fill_unref(fill);
+    drop(f);
+}
+
+static void cut_for_good(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                         struct script_fate *fate)
+{
+    (void)s, (void)op, (void)g;
+    fate->cut_after = nth == 1 ? 50000 : UINT64_MAX;
+    fate->cut_error = -EACCES;
+}
+
+/* He hears of it where the bytes do not come behind the head, and does not ask for them once more. (Seen to
+ * fail where fill_discover is content with a head.) */
+static void test_who_waits_for_all_hears_of_the_failure(void **state)
+{
+    (void)state;
+    struct fixture *f = make(256 * MIB, true);
+    struct fill *fill = NULL;
+    struct err e = {0};
+    script_set(f->script, "k", 110000, 1);
+    f->script->fn = cut_for_good;
+    assert_int_equal(discover(f, /* whole= */ true, &fill, &e), -EACCES);
+    assert_null(fill);
+    assert_int_equal(e.code, -EACCES);
+    assert_int_equal(f->script->count[SCRIPT_GET], 1);
+    assert_int_equal(discover(f, /* whole= */ true, &fill, &e), 0);
+    fill_unref(fill);
+    drop(f);
+}
+
 /* While he fetches, others get the same bytes: they are asked for once. */
 static void test_what_a_patient_reader_fetches_is_asked_for_once(void **state)
 {
@@ -192,6 +258,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patient_reader_fetches_one_block_himself),
+        cmocka_unit_test(test_who_waits_for_all_fetches_it_himself),
+        cmocka_unit_test(test_who_waits_for_all_hears_of_the_failure),
         cmocka_unit_test(test_what_a_patient_reader_fetches_is_asked_for_once),
         cmocka_unit_test(test_patient_reader_waits_for_a_place),
         cmocka_unit_test(test_patient_reader_hears_of_the_failure),

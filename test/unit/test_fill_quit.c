@@ -14,6 +14,7 @@ struct waiter {
     const char *key;
     uint64_t n;
     unsigned how;
+    bool whole; /* is waited for, too, of the latter */
     atomic_bool quit;
     pthread_t thread;
     int result;
@@ -30,8 +31,8 @@ static int discover(struct waiter *w, struct arena *a)
 {
     struct fill *fill = NULL;
     struct attr attr;
-    int r = fill_discover(w->f->engine, w->f->u, slice_str(w->key), (struct plan_range){0, w->n}, admit, w->f,
-                          a, &attr, &fill, NULL);
+    int r = fill_discover(w->f->engine, w->f->u, slice_str(w->key), (struct plan_range){0, w->n}, w->whole,
+                          admit, w->f, a, &attr, &fill, NULL);
     fill_unref(fill);
     return r;
 }
@@ -102,22 +103,26 @@ static void test_a_reader_that_is_given_up_ends(void **state)
     struct fixture *f = make_gated();
     struct waiter w[] = {{.f = f, .key = "k", .n = SIZE},
                          {.f = f, .key = "small", .n = 1000, .how = FILL_PATIENT},
-                         {.f = f, .key = "k", .n = MIB}};
+                         {.f = f, .key = "small", .n = 1000, .how = FILL_WHOLE},
+                         {.f = f, .key = "k", .n = MIB},
+                         {.f = f, .key = "small", .n = MIB, .whole = true}};
     for (size_t i = 0; i < ARRAY_SIZE(w); i++) {
-        w[i].fill = i < 2 ? fill_of_new(f, w[i].key, w[i].n) : NULL;
+        w[i].fill = i < 3 ? fill_of_new(f, w[i].key, w[i].n) : NULL;
         begin(&w[i]);
         wait_until_asked(f, 1);
         give_up(&w[i]);
         wait_until_idle(f); /* though the gate is shut */
     }
     atomic_store(&f->gate, true);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 3; i++) {
         assert_int_equal(read_range(w[i].fill, 0, w[i].n, 1), 0);
         fill_unref(w[i].fill);
     }
-    atomic_store(&w[2].quit, false);
-    (void)waiter_main(&w[2]);
-    assert_int_equal(w[2].result, 0);
+    for (size_t i = 3; i < ARRAY_SIZE(w); i++) {
+        atomic_store(&w[i].quit, false);
+        (void)waiter_main(&w[i]);
+        assert_int_equal(w[i].result, 0);
+    }
     wait_until_idle(f);
     drop(f);
 }

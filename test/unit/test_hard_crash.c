@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "support/crash_sys.h"
+#include "support/seeds.h"
 
 enum { LINKED = 6, FILES }; /* the last one was a staged extent */
 
@@ -265,6 +266,7 @@ static void sweep(uint64_t first_seed, uint64_t n_seeds)
 {
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         uint64_t nth = 1;
+        (void)seeds_tell(seed);
         while (crash_round(nth, seed))
             nth++;
         assert_true(nth > 40);
@@ -286,8 +288,7 @@ static void test_kill(void **state)
 /* Any part of what was not synced survives, and any prefix of the commits. */
 static void test_power_loss_keeps_parts(void **state)
 {
-    const char *seeds = getenv("FOREBAY_TEST_SEEDS");
-    sweep(2, seeds ? strtoull(seeds, NULL, 10) : 1);
+    sweep(seeds_first() + 1, seeds_end(1) - seeds_first()); /* 0 and 1 are the two above */
 }
 
 /* The simulation holds files of its own open for writing: nobody else does here. */

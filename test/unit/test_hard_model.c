@@ -12,6 +12,7 @@
 #include "test_hard_common.h"
 
 #include "base/log.h"
+#include "support/seeds.h"
 
 #define FILE_MAX (5 * MIB / 2)
 
@@ -319,10 +320,8 @@ static void run(unsigned seed)
 
 static void test_random_operations(void **state)
 {
-    const char *seeds = getenv("FOREBAY_TEST_SEEDS");
-    uint64_t n = seeds ? strtoull(seeds, NULL, 10) : 3;
-    for (uint64_t i = 1; i <= n; i++)
-        run((unsigned)i);
+    for (uint64_t seed = seeds_first(); seed < seeds_end(3); seed++)
+        run((unsigned)seeds_tell(seed));
 }
 
 int main(void)

@@ -106,7 +106,8 @@ static void dribbled_heads_are_parsed_once_a_line(void **state)
  */
 static void every_cut_of_a_valid_head_is_incomplete(void **state)
 {
-    const char *text = "\r\nGET http://host/p?q HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    const char *text =
+        "\r\nGET http://a.B:1/p?q HTTP/1.1\r\nHost: A.b:1\r\nTransfer-Encoding: chunked\r\n\r\n";
     struct http_request r;
     int status;
     for (size_t n = 0; n < strlen(text); n++) {
@@ -156,6 +157,10 @@ static const struct {
     {"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400},
     {"CONNECT host:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
     {"GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n", 400}, /* whoever stands before us may have looked at b */
+    {"GET http://a:1/x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET http://u@a/x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+    {"GET http://a/x HTTP/1.0\r\n\r\n", 200},
     {"GET /#f HTTP/1.1\r\nHost: a\r\n\r\n", 400},
     {"GET /\x7f HTTP/1.1\r\nHost: a\r\n\r\n", 400},
     {"GET /\xc3\xbc HTTP/1.1\r\nHost: a\r\n\r\n", 400},

@@ -514,6 +514,23 @@ static void refuses_with_words(void **state)
                 slice_ends(got, SLICE_LIT("\r\n\r\nno Host header")));
 }
 
+/* A refusal for now, and no other, says when to come again. (Seen to fail without it in http_conn_refuse.) */
+static void refuses_for_now(void **state)
+{
+    struct fixture *f = *state;
+    static const int statuses[] = {503, 408};
+    for (size_t i = 0; i < ARRAY_SIZE(statuses); i++) {
+        _cleanup_buf_ struct buf b = BUF_INIT(MIB);
+        if (i > 0) {
+            (void)tear_down(state);
+            assert_int_equal(set_up(state), 0);
+            f = *state;
+        }
+        assert_int_equal(http_conn_refuse(f->c, statuses[i], "no room"), HTTP_NEXT_LINGER);
+        assert_int_equal(has(client_gets(f, &b), "\r\nRetry-After: 1\r\n"), statuses[i] == 503);
+    }
+}
+
 /* ---- files and tails ---- */
 
 enum { FILE_BYTES = 2 * 1024 * 1024 + 13 };
@@ -872,6 +889,7 @@ int main(void)
         TEST(cut_chunks_have_no_end),
         TEST(answers_for_silent_handlers),
         TEST(refuses_with_words),
+        TEST(refuses_for_now),
         TEST(sends_files),
         TEST(parks_what_the_socket_does_not_take),
         TEST(ends_of_answers_wait_for_nobody),

@@ -2,24 +2,7 @@
 /* threaded */
 /* Changes that a mount asks for again because the node was killed before it answered: what each of them
  * finds, and what it does, for every moment at which it may have been cut. */
-#include "base/quit.h"
-#include "base/sys.h"
-#include "faulty_kv.h"
-#include "name_watch.h"
-#include "object/object_internal.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#define NUMBER (WIRE_NUMBERED | 77)
-
-static struct fixture T;
-
-static const uint8_t family[WIRE_FAMILY_BYTES] = "a mount";
+#include "intent_common.h"
 
 /* ---- records ---- */
 
@@ -75,176 +58,6 @@ static void test_broken_records_are_refused(void **state)
     }
     assert_int_equal(buf_char(&b, 'x'), 0);
     assert_int_equal(intent_decode(buf_view(&b), &back), ERR_CORRUPT);
-}
-
-/* ---- a node that was killed ---- */
-
-static int setup(void **state)
-{
-    (void)state;
-    node_around(&T);
-    node_open(&T);
-    node_bucket(&T, "");
-    object_session_set_family(T.session, family);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    node_close(&T, store_abandon);
-    node_gone(&T);
-    return 0;
-}
-
-/* Killed and started again, with these system calls; the mount makes another session. */
-static void kill_node_with(const struct sys *calls)
-{
-    node_close(&T, store_abandon); /* its threads look at `sys` */
-    sys = calls;
-    node_open(&T);
-    object_session_set_family(T.session, family);
-}
-
-static void kill_node(void)
-{
-    kill_node_with(sys);
-}
-
-static char *path_of(const char *key)
-{
-    return arena_printf(T.arena, "%s/%s", T.origin, key);
-}
-
-static void put(const char *key, const char *text)
-{
-    int fd = open(path_of(key), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    assert_true(fd >= 0);
-    assert_int_equal(sys_pwrite_all(fd, text, strlen(text), 0), 0);
-    assert_int_equal(close(fd), 0);
-}
-
-static bool has(const char *key, const char *text)
-{
-    char got[64] = {0};
-    int fd = open(path_of(key), O_RDONLY);
-    if (fd < 0)
-        return text == NULL;
-    ssize_t n = read(fd, got, sizeof(got) - 1);
-    assert_int_equal(close(fd), 0);
-    return text && n >= 0 && strcmp(got, text) == 0;
-}
-
-static bool is_there(const char *key)
-{
-    return access(path_of(key), F_OK) == 0;
-}
-
-static int stat_in(struct arena *a, const char *key, struct wire_attr *ret)
-{
-    struct wire_stat_req req = {
-        .bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX | WIRE_FRESH};
-    struct wire_stat_rep rep;
-    int r = object_stat(T.session, &req, a, &rep, NULL);
-    if (r == 0)
-        *ret = rep.attr;
-    return r;
-}
-
-static int do_stat(const char *key, struct wire_attr *ret)
-{
-    return stat_in(T.arena, key, ret);
-}
-
-static uint64_t bucket_id(void)
-{
-    struct wire_bucket_get_req req = {.name = SLICE_LIT("data")};
-    struct wire_bucket_get_rep rep;
-    assert_int_equal(object_bucket_get(T.session, &req, T.arena, &rep, NULL), 0);
-    return rep.id;
-}
-
-static void leave_record(uint64_t number, const struct intent_record *x)
-{
-    uint8_t k[18] = {'i', '/'};
-    memcpy(k + 2, family, sizeof(family));
-    for (unsigned i = 0; i < 8; i++)
-        k[10 + i] = (uint8_t)(number >> (8 * (7 - i)));
-    _cleanup_buf_ struct buf b = BUF_INIT(INTENT_RECORD_MAX_BYTES);
-    assert_int_equal(intent_encode(x, &b), 0);
-    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(T.kv);
-    kv_txn_put_plain(t, slice_of(k, sizeof(k)), buf_view(&b));
-    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
-}
-
-/* What the node has noted before it was killed, of the object `of` as it is now (NULL: of none). */
-static void leave(enum intent_kind kind, enum intent_state state, bool is_tree, const char *key,
-                  const char *to, const char *of)
-{
-    struct intent_record x = {.kind = kind,
-                              .state = state,
-                              .is_tree = is_tree,
-                              .bucket_id = bucket_id(),
-                              .key = slice_str(key),
-                              .to = slice_str(to)};
-    struct wire_attr attr = {0};
-    if (of) {
-        assert_int_equal(do_stat(of, &attr), 0);
-        x.etag = attr.etag;
-        x.size_bytes = attr.size_bytes;
-        x.mtime_ns = attr.mtime_ns;
-    }
-    leave_record(NUMBER, &x);
-}
-
-static size_t n_records(void)
-{
-    _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(T.kv, SLICE_LIT("i/"), SLICE_LIT("i0"));
-    struct slice key, value;
-    size_t n = 0;
-    while (kv_iter_next(it, &key, &value, NULL) == 0)
-        n++;
-    return n;
-}
-
-static int unlink_in(struct arena *a, uint64_t number, const char *key)
-{
-    struct wire_remove_req req = {
-        .request_id = number, .bucket = SLICE_LIT("data"), .key = slice_str(key), .flags = WIRE_POSIX};
-    struct wire_remove_rep rep;
-    return object_remove(T.session, &req, a, &rep, NULL);
-}
-
-static int do_unlink(uint64_t number, const char *key)
-{
-    return unlink_in(T.arena, number, key);
-}
-
-static int do_mkdir(uint64_t number, const char *key)
-{
-    struct wire_mkdir_req req = {.request_id = number, .bucket = SLICE_LIT("data"), .key = slice_str(key)};
-    struct wire_mkdir_rep rep;
-    int r = object_mkdir(T.session, &req, T.arena, &rep, NULL);
-    assert_true(r < 0 || rep.attr.kind == WIRE_DIRECTORY);
-    return r;
-}
-
-static int do_rmdir(uint64_t number, const char *key)
-{
-    struct wire_rmdir_req req = {.request_id = number, .bucket = SLICE_LIT("data"), .key = slice_str(key)};
-    struct wire_rmdir_rep rep;
-    return object_rmdir(T.session, &req, T.arena, &rep, NULL);
-}
-
-static int do_rename(uint64_t number, const char *from, const char *to, uint32_t flags)
-{
-    struct wire_copy_req req = {.request_id = number,
-                                .bucket = SLICE_LIT("data"),
-                                .from = slice_str(from),
-                                .to = slice_str(to),
-                                .flags = WIRE_MOVE | WIRE_POSIX | flags};
-    struct wire_copy_rep rep;
-    return object_copy(T.session, &req, T.arena, &rep, NULL);
 }
 
 /* Without a record nothing of it was done: a name that is not there is told as such. */
@@ -324,7 +137,8 @@ static void test_a_directory_whose_removal_was_begun(void **state)
 }
 
 /* A rename that was begun is made anew, over its own copy too, but not over what somebody else has put there
- * when nothing is to be replaced; when the old name is gone somebody else took it. */
+ * when nothing is to be replaced; when the old name is gone somebody else took it. (Seen to fail where
+ * is_own_copy compares sizes and MD5s alone: what somebody else put there was replaced.) */
 static void test_a_rename_that_was_begun(void **state)
 {
     (void)state;
@@ -343,6 +157,11 @@ static void test_a_rename_that_was_begun(void **state)
         assert_int_equal(unlink(path_of("new")), 0);
     }
     put("old", "bytes");
+    put("new", "other"); /* as many bytes, and ETags that tell nothing of them */
+    leave(INTENT_MOVE, INTENT_BEGUN, false, "old", "new", "old");
+    kill_node();
+    assert_int_equal(do_rename(NUMBER, "old", "new", WIRE_NOREPLACE), -EEXIST);
+    assert_true(has("new", "other") && has("old", "bytes"));
     put("new", "of somebody else");
     leave(INTENT_MOVE, INTENT_BEGUN, false, "old", "new", "old");
     kill_node();
@@ -899,14 +718,16 @@ static void test_what_is_finished_is_told(void **state)
     assert_string_equal(names_told(watch.fd).text, " d/old new -d/old");
 }
 
-/* An origin that cannot be reached holds back what is to be finished there, until it can, and nothing else.
- * (Seen to fail where a turn ended with the first that could not be finished.) */
+/* An origin that cannot be reached holds back what is to be finished there, until it can, and nothing else:
+ * the steward, who has more to do, does not wait for as long as the bucket's `retry` says. (Seen to fail
+ * where a turn ended with the first that could not be finished, and without quit_enter_impatient in
+ * intents_turn.) */
 static void test_an_origin_that_is_away_holds_back_its_own(void **state)
 {
     (void)state;
     static const char record[] =
         "forebay-bucket 3\nid=99\ncreated=1767225600000000000\nplace=99\norigin=s3://away\n"
-        "origin.endpoint=http://127.0.0.1:1\nretry=0s\n";
+        "origin.endpoint=http://127.0.0.1:1\nretry=1h\n";
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(T.kv);
     kv_txn_put_plain(t, SLICE_LIT("b/far"), SLICE_LIT(record)); /* its making would ask the origin */
     assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
@@ -921,11 +742,13 @@ static void test_an_origin_that_is_away_holds_back_its_own(void **state)
         leave_record(NUMBER + i, &x);
     }
     kill_node();
+    uint64_t began_ms = sys_mono_ms();
     turn(INTENT_WAIT_NS);
     assert_moved();
     assert_int_equal(n_records(), 2);
     turn(INTENT_WAIT_NS);
     assert_int_equal(n_records(), 2);
+    assert_true(sys_mono_ms() - began_ms < 50000); /* of an hour, did he wait */
 }
 
 /* What was begun is left as it is, and not remembered. */

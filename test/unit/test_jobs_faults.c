@@ -109,11 +109,9 @@ static void test_failures_are_listed_once(void **state)
         uint64_t id = 0;
         arm(n);
         assert_int_equal(start(f, "prefetch", "listed=true\n", &id), 0);
-        struct wire_job_keys_req keys = {.id = id, .keys = SLICE_LIT("k000\nnone1\nnone2\n")};
-        struct wire_job_keys_rep added;
-        int r = object_job_keys(f->session, &keys, f->arena, &added, NULL);
+        int r = list_keys(f, id, "k000\nnone1\nnone2\n");
         if (r < 0)
-            assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
+            assert_int_equal(list_keys(f, id, "k000\nnone1\nnone2\n"), 0);
         if (change(f, id, "listed") < 0)
             assert_int_equal(change(f, id, "listed"), 0);
         settle(f, id);
@@ -137,12 +135,9 @@ static void test_a_pause_passes_no_failure_by(void **state)
 {
     struct fixture *f = *state;
     uint64_t id = 0;
-    struct wire_job_keys_req keys = {.keys = SLICE_LIT("absent\nk000\nk001\nk002\nk003\nk004\nk005\n")};
-    struct wire_job_keys_rep added;
     write_objects(f, 6, 30000);
     assert_int_equal(start(f, "prefetch", "listed=true\nrate=20000\nparallel=1\n", &id), 0);
-    keys.id = id;
-    assert_int_equal(object_job_keys(f->session, &keys, f->arena, &added, NULL), 0);
+    assert_int_equal(list_keys(f, id, "absent\nk000\nk001\nk002\nk003\nk004\nk005\n"), 0);
     assert_int_equal(change(f, id, "listed"), 0);
     for (int i = 0; i < 2000 && number(f, id, "failed_objects") == 0; i++)
         sys->sleep_ns(1000000);

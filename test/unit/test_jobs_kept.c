@@ -56,11 +56,9 @@ static uint64_t start_listed(struct fixture *f, const char *out, const char *spe
                              bool whole)
 {
     uint64_t id = 0;
-    struct wire_job_keys_rep added;
     const char *url = arena_printf(f->arena, "file://%s", out);
     assert_int_equal(start_to(f, "export", url, arena_printf(f->arena, "%slisted=true\n", spec), &id), 0);
-    struct wire_job_keys_req req = {.id = id, .keys = slice_str(keys)};
-    assert_int_equal(object_job_keys(f->session, &req, f->arena, &added, NULL), 0);
+    assert_int_equal(list_keys(f, id, keys), 0);
     if (whole)
         assert_int_equal(change(f, id, "listed"), 0);
     return id;
@@ -195,12 +193,40 @@ static void test_a_thousand_are_kept(void **state)
     assert_true(is_known(f, 1) && is_known(f, 2) && is_known(f, N) && is_known(f, N + 4));
 }
 
+/* A thousand jobs that have not ended are the most; the next one is told so, pins nothing, and is taken when
+ * one of them has been cancelled, also by a node that is started again. (Seen to fail without
+ * check_room_locked; without jobs_check_room it has pinned its prefix.) */
+static void test_a_thousand_that_have_not_ended_are_the_most(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = 0, first = 0;
+    struct wire_job_start_req req = {
+        .kind = SLICE_LIT("prefetch"), .source = SLICE_LIT("data/"), .spec = SLICE_LIT("pin=true\n")};
+    struct wire_job_start_rep rep;
+    struct wire_bucket_get_req get_req = {.name = SLICE_LIT("data")};
+    struct wire_bucket_get_rep got;
+    struct err e = {0};
+    for (int i = 0; i < JOBS_UNFINISHED_MAX; i++, first = first ? first : id)
+        assert_int_equal(start(f, "prefetch", "listed=true\n", &id), 0); /* whose lists never come */
+    close_node(f);
+    open_node(f);
+    assert_int_equal(object_job_start(f->session, &req, f->arena, &rep, &e), -EBUSY);
+    assert_non_null(strstr(e.text, "1000 jobs have not ended"));
+    assert_non_null(strstr(e.text, "forebay job ls"));
+    assert_int_equal(object_bucket_get(f->session, &get_req, f->arena, &got, NULL), 0);
+    assert_true(slice_find_slice(got.settings, SLICE_LIT("pin")) < 0);
+    assert_int_equal(change(f, first, "cancel"), 0);
+    assert_int_equal(start(f, "prefetch", "", &id), 0);
+    wait_for(f, id, "done");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_what_only_the_work_needs_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_a_cancelled_job_needed_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_thousand_are_kept, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_thousand_that_have_not_ended_are_the_most, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

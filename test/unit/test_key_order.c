@@ -29,11 +29,16 @@ struct waiter {
     int result;
 };
 
+static int enter(struct key_order *x, uint64_t key, bool alone, const atomic_bool *cancel, struct err *e)
+{
+    return key_order_begin(x, key, alone) ? 0 : key_order_wait(x, cancel, e);
+}
+
 static void *wait_main(void *arg)
 {
     struct waiter *w = arg;
     struct key_order x = {0};
-    w->result = key_order_enter(&x, w->key, w->alone, w->cancel, NULL);
+    w->result = enter(&x, w->key, w->alone, w->cancel, NULL);
     key_order_leave(&x);
     return NULL;
 }
@@ -56,10 +61,10 @@ static void test_who_waits_for_whom(void **state)
 {
     struct key_order a = {0}, b = {0}, c = {0};
     struct waiter w;
-    assert_int_equal(key_order_enter(&a, KEY, /* alone= */ false, NULL, NULL), 0);
-    assert_int_equal(key_order_enter(&b, KEY, /* alone= */ false, NULL, NULL), 0);
+    assert_int_equal(enter(&a, KEY, /* alone= */ false, NULL, NULL), 0);
+    assert_int_equal(enter(&b, KEY, /* alone= */ false, NULL, NULL), 0);
     atomic_store(&cancels, true);
-    assert_int_equal(key_order_enter(&c, OTHER, /* alone= */ true, &cancels, NULL), 0);
+    assert_int_equal(enter(&c, OTHER, /* alone= */ true, &cancels, NULL), 0);
     for (int i = 0; i < 2; i++) { /* behind some, behind one */
         start(&w, KEY, /* alone= */ true, &cancels);
         assert_int_equal(end(&w), -ECANCELED);
@@ -78,7 +83,7 @@ static void test_nobody_is_overtaken(void **state)
 {
     struct key_order first = {0};
     struct waiter alone, later;
-    assert_int_equal(key_order_enter(&first, KEY, /* alone= */ false, NULL, NULL), 0);
+    assert_int_equal(enter(&first, KEY, /* alone= */ false, NULL, NULL), 0);
     start(&alone, KEY, /* alone= */ true, NULL);
     atomic_store(&cancels, true);
     uint64_t until_ms = sys_mono_ms() + LONG_MS;
@@ -100,7 +105,7 @@ static void *many_main(void *arg)
     for (int i = 0; i < TURNS; i++) {
         struct key_order x = {0};
         bool alone = odd ? i % 2 : i % 3 == 0;
-        assert_int_equal(key_order_enter(&x, KEY, alone, NULL, NULL), 0);
+        assert_int_equal(enter(&x, KEY, alone, NULL, NULL), 0);
         int others = alone ? atomic_fetch_add(&n_alone, 1) : atomic_fetch_add(&n_beside, 1);
         assert_true(!alone || others == 0);
         assert_int_equal(alone ? atomic_load(&n_beside) : atomic_load(&n_alone), 0);
@@ -129,13 +134,13 @@ static void test_who_stops_is_given_up(void **state)
     struct key_order first = {0}, second = {0}, third = {0};
     atomic_bool stop = true;
     struct quit q = {.now = &stop};
-    assert_int_equal(key_order_enter(&first, KEY, /* alone= */ true, NULL, NULL), 0);
+    assert_int_equal(enter(&first, KEY, /* alone= */ true, NULL, NULL), 0);
     quit_enter(&q);
-    assert_int_equal(key_order_enter(&second, KEY, /* alone= */ true, NULL, NULL), -ECANCELED);
+    assert_int_equal(enter(&second, KEY, /* alone= */ true, NULL, NULL), -ECANCELED);
     quit_leave(&q);
     key_order_leave(&second);
     key_order_leave(&first);
-    assert_int_equal(key_order_enter(&third, KEY, /* alone= */ true, NULL, NULL), 0);
+    assert_int_equal(enter(&third, KEY, /* alone= */ true, NULL, NULL), 0);
     key_order_leave(&third);
 }
 

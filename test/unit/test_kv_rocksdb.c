@@ -103,6 +103,7 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 
 static int setup(void **state)
 {
+    n_synced = 0; /* of databases that are gone */
     strcpy(dir, "/tmp/forebay-test-kv-XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
 }
@@ -446,6 +447,44 @@ static void test_torn_end_is_normal(void **state)
     }
 }
 
+/* Whether the lock of a database is on the disk as it is. */
+static bool lock_is_synced(const char *sub)
+{
+    char path[400];
+    struct stat st;
+    (void)snprintf(path, sizeof(path), "%s/%s/forebay-lock", dir, sub);
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_size > 0 && synced_bytes(st.st_ino) == st.st_size;
+}
+
+/* After a power loss the lock does not say that the database was closed before. */
+static void test_an_open_database_is_noted_durably(void **state)
+{
+    kv_close(open_or_fail("db"));
+    struct kv *kv = open_or_fail("db");
+    assert_true(lock_is_synced("db"));
+    kv_close(kv);
+}
+
+/* The last record, whole in length and wrong, may be one that a power loss has torn; also when the first
+ * opening after that fails. */
+static void test_an_opening_that_fails(void **state)
+{
+    char path[400];
+    struct kv *kv = NULL;
+    make_killed("torn", 10);
+    flip_bit_at(path, log_of("torn", path) - 10);
+    (void)snprintf(path, sizeof(path), "%s/torn/forebay-lock", dir);
+    assert_int_equal(sys_write_file_atomic(path, "boot another\n", 13, 0600), 0);
+    fail_syncs = 1;
+    assert_true(open_at("torn", /* read_only= */ false, &kv, NULL) < 0);
+    assert_int_equal(fail_syncs, 0);
+    kv = open_or_fail("torn");
+    assert_false(kv_is_cut(kv));
+    assert_true(has_number(kv, 'a', 8) && !has_number(kv, 'a', 9));
+    kv_close(kv);
+}
+
 /* A sync that failed is not made good by the next one: the kernel tells of it once, and has forgotten the
  * bytes. */
 static void test_failed_sync_stays_failed(void **state)
@@ -477,6 +516,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged_end_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hole_in_the_log_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_torn_end_is_normal, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_open_database_is_noted_durably, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_opening_that_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_sync_stays_failed, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -425,19 +425,52 @@ static void test_what_a_listing_shows_has_the_age_of_objects(void **state)
     drop(f);
 }
 
-/* A directory is empty only with its marker alone below it. */
+/* A directory is empty only with its marker alone below it, which is told as the listing has it. */
 static void test_emptiness_is_asked_afresh(void **state)
 {
     (void)state;
     struct fixture *f = make("");
-    bool marker = false;
+    struct origin_attr marker = {0};
     struct slice d = SLICE_LIT("d");
-    assert_int_equal(mirror_check_empty(f->m, f->u, d, f->arena, &marker, NULL), -ENOENT);
-    script_set(f->script, "d/", 0, 1);
-    assert_int_equal(mirror_check_empty(f->m, f->u, d, f->arena, &marker, NULL), 0);
-    assert_true(marker);
+    assert_int_equal(mirror_check_empty(f->u, d, f->arena, &marker, NULL), -ENOENT);
+    script_set(f->script, "d/", 0, 7);
+    assert_int_equal(mirror_check_empty(f->u, d, f->arena, &marker, NULL), 0);
+    assert_true(marker.etag.n > 0);
+    struct attr seen;
+    assert_int_equal(mirror_stat(f->m, f->u, SLICE_LIT("d/"), /* posix= */ false, /* full= */ true,
+                                 /* fresh= */ true, f->arena, &seen, NULL),
+                     0);
+    assert_true(slice_eq(marker.etag, seen.etag));
+    assert_int_equal(marker.mtime_ns, seen.mtime_ns);
     script_set(f->script, "d/x", 0, 1);
-    assert_int_equal(mirror_check_empty(f->m, f->u, d, f->arena, &marker, NULL), -ENOTEMPTY);
+    assert_int_equal(mirror_check_empty(f->u, d, f->arena, &marker, NULL), -ENOTEMPTY);
+    drop(f);
+}
+
+static void token_each_time(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                            struct script_fate *fate)
+{
+    (void)s, (void)nth, (void)g;
+    fate->always_token = op == SCRIPT_LIST;
+}
+
+/* Services may give a token with the last entries as well: a directory with nothing but its marker is empty,
+ * and one with an object on the next page is not. (Seen to fail where a token alone counts as more.) */
+static void test_a_token_does_not_make_a_directory_full(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    struct origin_attr marker = {0};
+    struct slice d = SLICE_LIT("d");
+    f->script->fn = token_each_time;
+    script_set(f->script, "d/", 0, 7);
+    script_set(f->script, "e", 0, 7);
+    assert_int_equal(mirror_check_empty(f->u, d, f->arena, &marker, NULL), 0);
+    assert_true(marker.etag.n > 0);
+    script_set(f->script, "d/x", 0, 1);
+    assert_int_equal(mirror_check_empty(f->u, d, f->arena, &marker, NULL), -ENOTEMPTY);
+    script_set(f->script, "d/", 0, 0);
+    assert_int_equal(mirror_check_empty(f->u, d, f->arena, &marker, NULL), -ENOTEMPTY);
     drop(f);
 }
 
@@ -475,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_listings_have_an_age_of_their_own),
         cmocka_unit_test(test_what_a_listing_shows_has_the_age_of_objects),
         cmocka_unit_test(test_emptiness_is_asked_afresh),
+        cmocka_unit_test(test_a_token_does_not_make_a_directory_full),
         cmocka_unit_test(test_keys_that_are_no_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* layer: mount */
 /* The locks that a mount remembers, against a table of bytes. */
+#include "mount/tree.h"
 #include "mount/tree_held.h"
 
 #include "net/wire.h"
@@ -84,7 +85,7 @@ static void test_what_touches_is_one(void **state)
 {
     (void)state;
     struct tree_held *list = NULL;
-    const int opens[2] = {0};
+    struct tree_handle opens[2] = {0};
     struct tree_held x = {.ino = 7, .owner = 1, .kind = WIRE_LOCK_POSIX, .through = &opens[0]};
     for (uint64_t i = 0; i < 1000; i++) {
         x.type = WIRE_LOCK_READ;

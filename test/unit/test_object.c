@@ -605,53 +605,6 @@ static void test_closed_handle_is_refused(void **state)
     close_object(f, b.handle);
 }
 
-/* Bytes that were charged to the bucket's limit. */
-static uint64_t charged(struct fixture *f)
-{
-    json_t *all = gate_json(f->service->gate), *x;
-    uint64_t n = 0;
-    size_t i;
-    json_array_foreach(json_object_get(all, "limits"), i,
-                       x) if (strcmp(json_string_value(json_object_get(x, "name")), "data") == 0) n +=
-        (uint64_t)json_integer_value(json_object_get(x, "bytes"));
-    json_decref(all);
-    return n;
-}
-
-/* Several are closed by one call, each as by a CLOSE of its own: what was read is counted and paid for. What
- * is not open is passed over; what has another form is refused. */
-static void test_several_are_closed_at_once(void **state)
-{
-    struct fixture *f = *state;
-    node_bucket(f, "limit.bytes=1TiB\n");
-    origin_write(f, "k", 100, 1);
-    struct metric_series *read = metrics_series(METRIC_READ_BYTES, "data", "api", "cache");
-    uint64_t before = metrics_value(read);
-    _cleanup_buf_ struct buf closed = BUF_INIT(KIB);
-    const struct wire_open_req open_req = {
-        .bucket = SLICE_LIT("data"), .key = SLICE_LIT("k"), .via = WIRE_VIA_API};
-    struct wire_open_rep o[3];
-    struct wire_close_many_rep rep;
-    struct err e = {0};
-    for (size_t i = 0; i < ARRAY_SIZE(o); i++) {
-        const struct wire_closed none = {.handle = UINT64_MAX - i, .read_cached = 1};
-        assert_int_equal(object_call_shaped(f->session, WIRE_OP_OPEN, &open_req, f->arena, &o[i], &e), 0);
-        const struct wire_closed x = {.handle = o[i].handle, .read_cached = 1000 + i};
-        assert_int_equal(wire_closed_encode(&none, &closed), 0);
-        assert_int_equal(wire_closed_encode(&x, &closed), 0);
-    }
-    struct wire_close_many_req req = {.closed = buf_view(&closed)};
-    for (int twice = 0; twice < 2; twice++) { /* as when the answer was lost */
-        assert_int_equal(object_call_shaped(f->session, WIRE_OP_CLOSE_MANY, &req, f->arena, &rep, &e), 0);
-        assert_int_equal(metrics_value(read) - before, 3003);
-        assert_int_equal(charged(f), 3003);
-    }
-    for (size_t i = 0; i < ARRAY_SIZE(o); i++)
-        assert_int_equal(read_and_compare(f->session, &o[i], 0, 10, 1, 0), -EBADF);
-    req.closed.n--;
-    assert_int_equal(object_call_shaped(f->session, WIRE_OP_CLOSE_MANY, &req, f->arena, &rep, &e), -EINVAL);
-}
-
 /* What was cached is served after a restart of the service without asking the origin for bytes. */
 static void test_cache_survives_a_restart(void **state)
 {
@@ -960,7 +913,6 @@ int main(void)
         BOTH(test_who_watches_is_told_of_another_version),
         BOTH(test_a_rule_of_times_ends_watches),
         BOTH(test_closed_handle_is_refused),
-        BOTH(test_several_are_closed_at_once),
         BOTH(test_cache_survives_a_restart),
         BOTH(test_disk_of_another_control_store),
         BOTH(test_another_origin_is_believed_at_once),

@@ -2,6 +2,7 @@
 /* threaded */
 #include "base/sys.h"
 #include "object/object.h"
+#include "support/seeds.h"
 #include "support/tmpdir.h"
 
 #include <fcntl.h>
@@ -20,7 +21,7 @@
  * Each change of a key has a number, given when it starts; its bytes carry it. `floor` is the oldest number
  * that may still be there (the last acknowledged one), `started` the newest. A reader notes the floor before
  * it opens and `started` after it has opened: what it reads must be whole and have a number between the two.
- * Run with FOREBAY_SOAK=SECONDS for longer, FOREBAY_SEED=N for another order.
+ * Run with FOREBAY_SOAK=SECONDS for longer, FOREBAY_TEST_SEED=N for another order.
  *
  * Seen to fail without the look at the generation in object_making_begin (src/object/object.c).
  */
@@ -358,9 +359,9 @@ static void make_bucket(struct world *w, struct object_session *ses, struct aren
 
 static void make_world(struct world *w, enum object_route route)
 {
-    const char *soak = getenv("FOREBAY_SOAK"), *seed = getenv("FOREBAY_SEED");
+    const char *soak = getenv("FOREBAY_SOAK");
     uint64_t seconds = soak ? strtoull(soak, NULL, 10) : RUN_SECONDS / 2;
-    w->seed = seed ? strtoull(seed, NULL, 10) : 1;
+    w->seed = seeds_first();
     w->deadline_ns = sys->mono_ns() + MAX(seconds, 1ull) * 1000000000;
     w->dir = tmpdir_new();
     _cleanup_free_ char *disk = tmpdir_path(w->dir, "disk");

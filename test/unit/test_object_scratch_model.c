@@ -10,6 +10,7 @@
 #include "scratch_service.h"
 
 #include "support/fault_sys.h"
+#include "support/seeds.h"
 
 #include <stdlib.h>
 
@@ -323,10 +324,8 @@ static void run_seed(struct fixture *f, uint64_t seed)
 static void test_random_changes_survive_kills(void **state)
 {
     struct fixture *f = *state;
-    const char *seeds = getenv("FOREBAY_TEST_SEEDS");
-    uint64_t n = seeds ? strtoull(seeds, NULL, 10) : 1;
-    for (uint64_t seed = 1; seed <= n; seed++)
-        run_seed(f, seed);
+    for (uint64_t seed = seeds_first(); seed < seeds_end(1); seed++)
+        run_seed(f, seeds_tell(seed));
     for (size_t i = 0; i < NAMES; i++)
         (void)unlink_name(f, ROOT, name_of(i));
     struct wire_bucket_remove_req req = {.name = BUCKET};

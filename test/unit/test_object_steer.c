@@ -798,8 +798,9 @@ static json_int_t seen_by_gate(struct fixture *f, const char *bucket)
     return n;
 }
 
-/* Directories are made and removed within the limits, as objects are. (Without MKDIR and RMDIR in shaped.c
- * they pass by.) */
+/* Directories are made and removed within the limits, as objects are, and so are modes and tags changed,
+ * whether the origin takes them or not. (Without MKDIR, RMDIR, SET_META and SET_TAGS in shaped.c they pass
+ * by.) */
 static void test_directories_pass_the_gate(void **state)
 {
     struct fixture *f = *state;
@@ -807,11 +808,18 @@ static void test_directories_pass_the_gate(void **state)
     const struct wire_rmdir_req remove = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("d")};
     struct wire_mkdir_rep made;
     struct wire_rmdir_rep removed;
+    const struct wire_set_meta_req meta = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("k")};
+    const struct wire_set_tags_req tags = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("k")};
+    struct wire_set_meta_rep given;
+    struct wire_set_tags_rep tagged;
     set_bucket(f, "limit.requests=1000000\n");
     assert_int_equal(object_call_shaped(f->session, WIRE_OP_MKDIR, &make, f->arena, &made, NULL), 0);
     assert_int_equal(seen_by_gate(f, "data"), 1);
     assert_int_equal(object_call_shaped(f->session, WIRE_OP_RMDIR, &remove, f->arena, &removed, NULL), 0);
     assert_int_equal(seen_by_gate(f, "data"), 2);
+    (void)object_call_shaped(f->session, WIRE_OP_SET_META, &meta, f->arena, &given, NULL);
+    (void)object_call_shaped(f->session, WIRE_OP_SET_TAGS, &tags, f->arena, &tagged, NULL);
+    assert_int_equal(seen_by_gate(f, "data"), 4);
 }
 
 /* ---- explain ---- */

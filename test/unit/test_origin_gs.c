@@ -364,6 +364,32 @@ static void test_pages(void **state)
     web_fixture_stop(&f);
 }
 
+/* "." and ".." as a whole are not sent: the address of such an object would be the bucket's own, which a
+ * removal would then mean. Below a prefix, and in longer names, dots are a name's own: its slashes are
+ * encoded. */
+static void test_names_that_lead_away(void **state)
+{
+    static const struct script_step steps[] = {{.answer = CLOSED("404 Not Found"), .close = true}};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct web_sink s = {0};
+    struct err e = {0};
+    web_fixture_start(&f, "gs://bucket", steps, ARRAY_SIZE(steps), plain);
+    for (int i = 1; i <= 2; i++) {
+        struct origin_get g = {.key = slice_sub(SLICE_LIT(".."), 0, (size_t)i), .whole = true};
+        assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, web_sink_take, &s, &e), -EINVAL);
+        assert_int_equal(origin_remove(f.origin, g.key, SLICE_NULL, &e), -EINVAL);
+    }
+    assert_int_equal(script_connections(&f.script), 0);
+    assert_int_equal(origin_remove(f.origin, SLICE_LIT("../.."), SLICE_NULL, &e), -ENOENT);
+    assert_non_null(strstr(script_head(&f.script, 0), "/b/bucket/o/..%2F.. HTTP/1.1"));
+    web_fixture_stop(&f);
+    web_fixture_start(&f, "gs://bucket/p", steps, ARRAY_SIZE(steps), plain);
+    assert_int_equal(origin_remove(f.origin, SLICE_LIT(".."), SLICE_NULL, &e), -ENOENT);
+    assert_non_null(strstr(script_head(&f.script, 0), "/b/bucket/o/p%2F.. HTTP/1.1"));
+    web_fixture_stop(&f);
+}
+
 /* A token of a page that is longer than any is refused: it would not fit into what the request has. */
 static void test_endless_token(void **state)
 {
@@ -653,6 +679,7 @@ int main(void)
         cmocka_unit_test(test_rewrite),
         cmocka_unit_test(test_set_meta),
         cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_names_that_lead_away),
         cmocka_unit_test(test_endless_token),
         cmocka_unit_test(test_assertion),
         cmocka_unit_test(test_renewal),

@@ -19,7 +19,7 @@ static void open_origin(void)
     struct origin_options o;
     assert_int_equal(option_init(&origin_option_table, &o, &T.err), 0);
     assert_int_equal(option_set(&origin_option_table, &o, "origin.connections", "1", "x", &T.err), 0);
-    if (origin_open("nfs://nas/export", &o, "b", &T.origin, &T.err) != 0)
+    if (origin_open("nfs://127.0.0.1/export", &o, "b", &T.origin, &T.err) != 0)
         fail_msg("%s", T.err.text);
     option_fini(&origin_option_table, &o);
 }

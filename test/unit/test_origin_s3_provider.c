@@ -229,6 +229,39 @@ static void test_programs_that_fail(void **state)
     (void)unlink(config);
 }
 
+static void *set_soon(void *flag)
+{
+    (void)usleep(300000);
+    atomic_store((atomic_bool *)flag, true);
+    return NULL;
+}
+
+/* A program that hangs is given up, and ended, when nobody wants what waits for it any more. (Fails where
+ * only its own 30 seconds count.) */
+static void test_a_program_that_hangs(void **state)
+{
+    static const char *const options[] = {"origin.endpoint", "http://127.0.0.1:%p", NULL};
+    char config[] = "/tmp/forebay-config-XXXXXX";
+    atomic_bool stop = false;
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e = {0};
+    pthread_t thread;
+    (void)close(mkstemp(config));
+    (void)setenv("AWS_CONFIG_FILE", config, 1);
+    write_profile(config, "/dev/null", PRINTED("one", ""), "sleep 29");
+    web_fixture_start(&f, "s3://bucket", NULL, 0, options);
+    f.origin->stop = &stop;
+    uint64_t began_ms = sys_mono_ms();
+    assert_int_equal(pthread_create(&thread, NULL, set_soon, &stop), 0);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), -ECANCELED);
+    assert_true(sys_mono_ms() - began_ms < 20000);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    web_fixture_stop(&f);
+    (void)setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
+    (void)unlink(config);
+}
+
 /* An origin whose keys are a container's, from /creds of the script. */
 static void container_start(struct web_fixture *f, const struct script_step *steps, size_t n, char uri[64])
 {
@@ -504,6 +537,7 @@ int main(void)
                                        cmocka_unit_test(test_a_file_that_is_renewed),
                                        cmocka_unit_test(test_a_program),
                                        cmocka_unit_test(test_programs_that_fail),
+                                       cmocka_unit_test(test_a_program_that_hangs),
                                        cmocka_unit_test(test_container),
                                        cmocka_unit_test(test_precedence),
                                        cmocka_unit_test(test_failure_is_shared),

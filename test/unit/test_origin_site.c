@@ -161,7 +161,7 @@ static void test_what_it_cannot(void **state)
     struct origin_attr attr;
     struct origin_page page;
     web_fixture_start(&f, "http://127.0.0.1:%p/d", NULL, 0, NULL);
-    static const char *const keys[] = {"../k", "a/../../k", "a/", ".", "a/./b"};
+    static const char *const keys[] = {"../k", "a/../../k", "a/", ".", "a/./b", "..\\k", "a/..\\..\\k"};
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
         struct origin_get g = {.key = slice_str(keys[i]), .whole = true};
         assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, web_sink_take, &s, &e), -ENOENT);

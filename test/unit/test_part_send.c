@@ -23,6 +23,7 @@ struct fixture {
 static _Atomic uint64_t arrived;
 static _Atomic uint64_t fails_at; /* the next call fails at this byte; 0: it does not */
 static atomic_int n_calls;
+static atomic_int n_refused; /* so many calls find no connection */
 static atomic_bool was_once;
 static atomic_bool answers_never; /* the origin takes all bytes, and waits until it is given up */
 
@@ -39,6 +40,10 @@ static int take_part(struct origin *o, const struct origin_put *p, struct slice 
     (void)o, (void)id, (void)number;
     (void)atomic_fetch_add(&n_calls, 1);
     atomic_store(&was_once, body->once);
+    if (atomic_load(&n_refused) > 0) {
+        (void)atomic_fetch_sub(&n_refused, 1);
+        return err_set(e, ERR_ORIGIN_DOWN, "refused");
+    }
     for (uint64_t at = 0; at < body->size_bytes;) {
         if (fails_here(at)) {
             atomic_store(&fails_at, 0);
@@ -174,6 +179,26 @@ static uint64_t refused(void)
     return metrics_value(metrics_series(METRIC_MEMORY_REFUSED, "parts", NULL, NULL));
 }
 
+/* A part that there are too many others for is refused for that, and not for want of memory. (Fails where
+ * every ERR_ORIGIN_BUSY of part_send_new counts as one.) */
+static void test_too_many_parts_are_no_want_of_memory(void **state)
+{
+    struct fixture *f = make(4 * MIB);
+    struct metric_series *crowd = metrics_series(METRIC_CROWD_REFUSED, "parts", NULL, NULL);
+    const struct part_plan plan = plan_of(1, 1);
+    const uint64_t before = refused(), crowd_before = metrics_value(crowd);
+    struct part_send *p = NULL;
+    struct err e = {0};
+    (void)state;
+    (void)atomic_fetch_add(&f->service->parts, 256);
+    assert_int_equal(part_send_new(f->service, f->u, &plan, /* wait_ms= */ 1, &p, &e), ERR_ORIGIN_BUSY);
+    (void)atomic_fetch_sub(&f->service->parts, 256);
+    assert_null(p);
+    assert_int_equal(refused(), before);
+    assert_int_equal(metrics_value(crowd), crowd_before + 1);
+    drop(f);
+}
+
 /* Where all parts together have less than that, one has all of it, and the next is told to come later. Who
  * was ready to wait is counted; who was not has another way. [Not without the metrics_count in part_send.c,
  * nor where it counts both.] */
@@ -279,8 +304,9 @@ static void test_the_last_byte_waits_for_the_end(void **state)
     }
 }
 
-/* A part that is in the buffer as a whole is sent again from its first byte; one that is not fails, and the
- * origin's connection knows that it may not send it twice. */
+/* A part that is in the buffer as a whole is sent again from its first byte; one that is not fails when some
+ * of it is gone, and the origin's connection knows that it may not send it twice. Where connections are
+ * refused nothing is. (The last fails where only parts that fit are sent again.) */
 static void test_what_is_sent_again(void **state)
 {
     struct fixture *f = make(64 * MIB);
@@ -303,6 +329,15 @@ static void test_what_is_sent_again(void **state)
     assert_int_equal(r == 0 ? part_send_end(p, &etag, &e) : r, ERR_ORIGIN_FAILED);
     assert_int_equal(atomic_load(&n_calls), 1);
     assert_true(atomic_load(&was_once));
+    part_send_free(p);
+
+    atomic_store(&n_calls, 0);
+    atomic_store(&n_refused, 3);
+    p = begin(f, 64 * MIB);
+    assert_int_equal(write_all(p, 64 * MIB, &e), 0);
+    assert_int_equal(part_send_end(p, &etag, &e), 0);
+    assert_int_equal(atomic_load(&n_calls), 4);
+    assert_int_equal(atomic_load(&arrived), 64 * MIB);
     part_send_free(p);
     drop(f);
 }
@@ -353,6 +388,35 @@ static void test_a_whole_part_is_stopped_last(void **state)
     assert_int_equal(part_send_end(p, &etag, &e), -ECANCELED);
     atomic_store(&answers_never, false);
     part_send_free(p);
+    drop(f);
+}
+
+/* Of a part that is given up the origin may still have all bytes when its answer was not waited for, or is
+ * bad; not when its last byte never left, or all of it was acknowledged. */
+static void test_what_may_still_come_at_the_origin(void **state)
+{
+    struct fixture *f = make(64 * MIB);
+    struct err e = {0};
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        bool is_whole = way > 0, is_silent = way == 1, is_bad = way == 2;
+        struct part_send *p = begin(f, PIECE);
+        atomic_store(&answers_never, is_silent);
+        assert_int_equal(write_all(p, PIECE, &e), 0);
+        if (is_whole)
+            part_send_finish(p);
+        if (is_bad) { /* all bytes have left, and a bad answer comes */
+            atomic_store(&answers_never, true);
+            while (atomic_load(&arrived) < PIECE)
+                (void)usleep(1000);
+            part_send_stop(p, /* whole_too= */ true);
+        }
+        bool is_settled = part_send_settle(p, sys->mono_ns() + (is_silent ? 300000000ull : 60000000000ull));
+        assert_int_equal(is_settled, !is_silent && !is_bad);
+        atomic_store(&arrived, 0);
+        part_send_free(p);
+        atomic_store(&answers_never, false);
+    }
     drop(f);
 }
 
@@ -425,9 +489,9 @@ static void test_checksums(void **state)
     drop(f);
 }
 
-/* An abort stops what its upload sends, whether the client or the origin stalls, and nothing of others; it
+/* An end stops what its upload sends, whether the client or the origin stalls, and nothing of others; it
  * waits for no client. Fails where it waits until the parts have left. */
-static void test_an_abort_stops_the_parts_of_its_upload(void **state)
+static void test_an_end_stops_the_parts_of_its_upload(void **state)
 {
     struct fixture *f = make(64 * MIB);
     struct object_service *s = f->service;
@@ -451,12 +515,12 @@ static void test_an_abort_stops_the_parts_of_its_upload(void **state)
     }
     assert_int_equal(write_all(p[0], PIECE, NULL), 0);
     part_send_finish(p[0]);
-    assert_int_equal(upload_slot_stop(s, slot, NULL), 0);
+    assert_int_equal(upload_slot_close(s, slot, NULL), 0);
+    upload_slot_stop(s, slot);
     assert_true(ends(p[0]) && ends(p[1]));
     assert_false(part_send_has_ended(p[2]));
     assert_int_equal(upload_slot_enter(s, slot, NULL), -ENOENT);
     assert_int_equal(upload_slot_send(s, slot, &late, p[2], NULL), -ENOENT);
-    assert_int_equal(upload_slot_stop(s, slot, NULL), ERR_CONFLICT);
     atomic_store(&answers_never, false);
     for (size_t i = 0; i < ARRAY_SIZE(p); i++) {
         upload_slot_unsend(s, i == 2 ? other : slot, &ways[i]);
@@ -478,14 +542,16 @@ int main(void)
         cmocka_unit_test(test_memory_does_not_grow_with_the_part),
         cmocka_unit_test(test_memory_stays_while_bytes_pass),
         cmocka_unit_test(test_parts_share_what_there_is),
+        cmocka_unit_test(test_too_many_parts_are_no_want_of_memory),
         cmocka_unit_test(test_who_waits_for_memory_is_given_up),
         cmocka_unit_test(test_the_last_byte_waits_for_the_end),
         cmocka_unit_test(test_a_part_without_bytes_waits_for_its_end),
         cmocka_unit_test(test_what_is_sent_again),
         cmocka_unit_test(test_a_part_is_stopped),
         cmocka_unit_test(test_a_whole_part_is_stopped_last),
+        cmocka_unit_test(test_what_may_still_come_at_the_origin),
         cmocka_unit_test(test_checksums),
-        cmocka_unit_test(test_an_abort_stops_the_parts_of_its_upload),
+        cmocka_unit_test(test_an_end_stops_the_parts_of_its_upload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,19 +64,70 @@ static void test_a_pause_is_waited_for(void **state)
 /* It gives up for each of its reasons, and for no other. */
 static void test_gives_up(void **state)
 {
+    (void)state;
     struct retry r = {.attempt = 0};
     assert_int_equal(retry_delay_ms(&r, -ENOENT, 0, 0, 0, true, 0), -1);
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, false, 0), -1);
     assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 100, 100, 0, true, 0), -1);
     assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 101, 100, 0, true, 0), -1);
     assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 60, 100, 0, true, 40), -1);
     assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 60, 100, 0, true, 39), 39);
-    r.attempt = RETRY_ATTEMPTS_MAX - 2;
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, true, 0), 0);
-    r.attempt = RETRY_ATTEMPTS_MAX - 1;
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, true, 0), -1);
-    r.attempt = UINT32_MAX - 1;
-    assert_int_equal(retry_delay_ms(&r, ERR_ORIGIN_BUSY, 0, 0, 0, true, 0), -1);
+}
+
+/* An origin that is away, busy, or says nothing may be so for as long as it is waited for, however often it
+ * was asked; one that answers, but wrongly, is asked ten times, and what was no answer before counts for
+ * nothing: an origin that starts is away first, and may answer wrongly then. (Fails where tries of both kinds
+ * are counted together.) */
+static void test_only_wrong_answers_are_counted(void **state)
+{
+    (void)state;
+    const int away[] = {ERR_ORIGIN_BUSY, ERR_ORIGIN_DOWN, -ETIMEDOUT};
+    const int wrong[] = {ERR_ORIGIN_FAILED, ERR_ORIGIN_SHORT, ERR_CONFLICT};
+    struct retry r = {.attempt = 0};
+    for (int i = 0; i < 1000; i++) {
+        assert_int_equal(retry_delay_ms(&r, away[i % 3], 0, 0, 0, true, 0), 0);
+        retry_count(&r, away[i % 3]);
+    }
+    for (int i = 0; i < RETRY_ATTEMPTS_MAX - 1; i++) {
+        assert_int_equal(retry_delay_ms(&r, wrong[i % 3], 0, 0, 0, true, 0), 0);
+        retry_count(&r, wrong[i % 3]);
+        retry_count(&r, away[i % 3]);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(retry_delay_ms(&r, wrong[i], 0, 0, 0, true, 0), -1);
+        assert_int_equal(retry_delay_ms(&r, away[i], 0, 0, 0, true, 0), 0);
+    }
+}
+
+/* Without budget who waits for an origin asks seldom, whatever it says. */
+static void test_without_budget_it_is_asked_seldom(void **state)
+{
+    (void)state;
+    for (uint32_t attempt = 0; attempt < 40; attempt++) {
+        struct retry r = {.attempt = attempt};
+        for (uint64_t random = 0; random < 20000; random += 77) {
+            int code = random % 2 ? ERR_ORIGIN_DOWN : ERR_ORIGIN_FAILED;
+            int64_t d = retry_delay_ms(&r, code, 5, 0, 0, /* budget_left= */ false, random);
+            assert_true(d >= RETRY_LONGEST_MS / 2 && d <= RETRY_LONGEST_MS);
+        }
+    }
+}
+
+/* A wait that would pass the deadline ends before it, in the second half of what is left; the tries become no
+ * storm towards the end. */
+static void test_the_time_that_is_left_is_used(void **state)
+{
+    (void)state;
+    for (uint64_t random = 0; random < 100000; random += 77) {
+        const struct retry r = {.attempt = 20};
+        uint64_t now = 1000, tries = 0;
+        int64_t d;
+        for (; (d = retry_delay_ms(&r, ERR_ORIGIN_DOWN, now, 9000, 500, true, random)) >= 0; tries++) {
+            assert_true(d >= 500 && now + (uint64_t)d < 9000);
+            now += (uint64_t)d;
+            assert_true(tries < 9000 / 500);
+        }
+        assert_true(now >= 9000 - 500 - RETRY_LAST_MS);
+    }
 }
 
 /* The budget starts full, goes down by one per retry, comes back by a tenth per success, and has both its
@@ -199,6 +250,9 @@ int main(void)
         cmocka_unit_test(test_delay_bounds),
         cmocka_unit_test(test_a_pause_is_waited_for),
         cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_only_wrong_answers_are_counted),
+        cmocka_unit_test(test_without_budget_it_is_asked_seldom),
+        cmocka_unit_test(test_the_time_that_is_left_is_used),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_budget_threads),
         cmocka_unit_test(test_concurrency_starts_fast),

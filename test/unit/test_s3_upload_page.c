@@ -105,6 +105,9 @@ static void markers_that_clients_choose(void **state)
     assert_true(slice_eq_str(p.v[0].name, "a"));
     assert_true(p.truncated);
     upload_page_fini(&p);
+    p = page_of((struct upload_page){.max = 9, .key_marker = SLICE_LIT("b/1"), .delimiter = SLICE_LIT("/")});
+    assert_true(slice_eq_str(p.v[0].name, "bb/")); /* "b/" is not behind the marker, though its keys are */
+    upload_page_fini(&p);
     p = page_of((struct upload_page){.max = 0});
     assert_int_equal(p.n, 0);
     upload_page_fini(&p);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/quit.h"
 #include "s3/uploads_internal.h"
 #include "support/clock_sys.h"
 #include "support/fault_sys.h"
@@ -242,29 +243,103 @@ static void *give_up(void *arg)
     return NULL;
 }
 
-/* A completion waits for the parts that are being written, and tells them to stop. Fails without the
- * wait in upload_close. */
-static void closing_waits_for_parts(void **state)
+/* A completion waits for what is being done with the file, and for no client of a part: that is told to stop,
+ * counts for nothing, and writes no more. Fails without the wait in upload_close, and where that is for parts
+ * that have begun. */
+static void closing_waits_for_the_file(void **state)
 {
     struct uploads *u = uploads_new(NULL);
     char id[UPLOAD_ID_SIZE];
     struct closer c = {new_upload(u, id), false};
-    struct upload_region region;
+    struct upload_region region, other;
+    struct upload_part *parts;
     pthread_t thread;
+    size_t n;
     (void)state;
 
     assert_int_equal(upload_part_begin(c.upload, 1, 1, &region), S3_OK);
-    assert_false(upload_is_closing(c.upload));
+    assert_int_equal(upload_part_begin(c.upload, 2, 1, &other), S3_OK);
+    assert_true(upload_part_enter(c.upload, &region));
     assert_int_equal(pthread_create(&thread, NULL, close_it, &c), 0);
-    while (!upload_is_closing(c.upload))
+    while (upload_part_enter(c.upload, &other)) {
+        upload_part_leave(c.upload);
         (void)usleep(1000);
-    assert_false(c.closed);
-    upload_part_end(c.upload, &region, true, digest, NULL, NULL);
+    }
+    assert_false(c.closed || upload_has_ended(c.upload));
+    upload_part_leave(c.upload);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_true(c.closed);
+    assert_int_equal(upload_part_end(c.upload, &region, true, digest, NULL, NULL), -ENOENT);
+    assert_int_equal(upload_part_end(c.upload, &other, false, digest, NULL, NULL), 0);
+    parts = upload_parts(c.upload, &n);
+    assert_int_equal(n, 0);
+    free(parts);
     upload_finish(c.upload, SLICE_NULL, SLICE_NULL);
     upload_unref(c.upload);
     uploads_free(u);
+}
+
+/* A part that an end has stopped comes no more when that end failed, as the file may have been cut under it;
+ * it ends without a say about the slot, which is another part's by then. Fails where parts are stopped only
+ * for as long as an end runs, and where the slot is free with them. */
+static void a_stopped_part_stays_stopped(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    struct upload_region stale, again, third;
+    (void)state;
+
+    assert_int_equal(upload_part_begin(w, 1, 8 * MIB, &stale), S3_OK);
+    assert_true(stale.is_slot);
+    add_part(w, 1, 8 * MIB, &again); /* in its place, by another connection */
+    assert_false(again.is_slot);
+    assert_int_equal(upload_close(w), S3_OK);
+    upload_lose_parts(w, 0);
+    upload_reopen(w);
+    assert_false(upload_part_enter(w, &stale));
+    assert_int_equal(upload_part_begin(w, 1, 8 * MIB, &again), S3_OK);
+    assert_true(again.is_slot && upload_part_enter(w, &again));
+    assert_int_equal(upload_part_end(w, &stale, true, digest, NULL, NULL), -ENOENT);
+    assert_int_equal(upload_part_begin(w, 1, 8 * MIB, &third), S3_OK);
+    assert_false(third.is_slot);
+    upload_part_leave(w);
+    upload_part_end(w, &third, false, digest, NULL, NULL);
+    assert_int_equal(upload_part_end(w, &again, true, digest, NULL, NULL), 0);
+    upload_unref(w);
+    uploads_free(u);
+}
+
+/* An end that failed has left the upload open: its part's disk is done, and then the upload ends. */
+static void is_open_as_before(struct uploads *u, struct upload *w, struct upload_region *region)
+{
+    assert_false(upload_has_ended(w));
+    upload_part_leave(w);
+    upload_part_end(w, region, false, digest, NULL, NULL);
+    assert_int_equal(upload_close(w), S3_OK);
+    upload_finish(w, SLICE_NULL, SLICE_NULL);
+    upload_unref(w);
+    uploads_free(u);
+}
+
+/* A completion that is given up waits no longer for a disk, and leaves the upload open. Without the look in
+ * upload_close it takes a minute, and is a conflict. */
+static void closing_is_given_up(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    struct upload_region region;
+    const atomic_bool now = true;
+    struct quit q = {.now = &now};
+    (void)state;
+
+    assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
+    assert_true(upload_part_enter(w, &region));
+    quit_enter(&q);
+    assert_int_equal(upload_close(w), S3_ERR_UNAVAILABLE);
+    quit_leave(&q);
+    is_open_as_before(u, w, &region);
 }
 
 /* An abort waits for no part, and what that still does harms nobody: it is told to stop, and the memory goes
@@ -280,7 +355,7 @@ static void aborting_waits_for_nobody(void **state)
     assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
     assert_int_equal(upload_abort(w), S3_OK);
     assert_null(uploads_find(u, slice_str(id), bucket, key));
-    assert_true(upload_is_closing(w));
+    assert_true(upload_has_ended(w) && !upload_part_enter(w, &region));
     assert_int_equal(upload_part_begin(w, 2, 1, &next), S3_ERR_NO_SUCH_UPLOAD);
     assert_int_equal(upload_abort(w), S3_ERR_NO_SUCH_UPLOAD);
     assert_int_equal(upload_close(w), S3_ERR_NO_SUCH_UPLOAD);
@@ -319,7 +394,7 @@ static void uploads_end_with_their_bucket(void **state)
     uploads_each(u, bucket, count_one, &n);
     assert_int_equal(n, 2);
     assert_null(uploads_find(u, slice_str(other), bucket, key));
-    assert_true(upload_is_closing(w));
+    assert_true(upload_has_ended(w));
     upload_part_end(w, &region, true, digest, NULL, NULL);
     upload_unref(w);
     uploads_free(u);
@@ -347,8 +422,7 @@ static void a_failed_completion_of_a_removed_bucket(void **state)
     uploads_free(u);
 }
 
-/* A part that never ends keeps nobody for ever: the upload is open again, and can be ended when the part has.
- */
+/* A disk that never answers keeps nobody for ever: the upload is open again, and can be ended when it has. */
 static void closing_gives_up(void **state)
 {
     struct uploads *u;
@@ -361,22 +435,20 @@ static void closing_gives_up(void **state)
     u = uploads_new(NULL);
     w = new_upload(u, id);
     assert_int_equal(upload_part_begin(w, 1, 1, &region), S3_OK);
+    assert_true(upload_part_enter(w, &region));
     struct closer c = {w, false};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, give_up, &c), 0);
-    while (!upload_is_closing(w))
+    while (upload_part_enter(w, &region)) {
+        upload_part_leave(w);
         (void)usleep(1000);
+    }
     clock_sys_advance(61 * 1000000000ull);
     for (int i = 0; i < 6000 && !c.closed; i++)
         (void)usleep(10000);
     assert_true(c.closed); /* else the thread waits for ever */
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_false(upload_is_closing(w));
-    upload_part_end(w, &region, true, digest, NULL, NULL);
-    assert_int_equal(upload_close(w), S3_OK);
-    upload_finish(w, SLICE_NULL, SLICE_NULL);
-    upload_unref(w);
-    uploads_free(u);
+    is_open_as_before(u, w, &region);
     clock_sys_stop();
 }
 
@@ -575,7 +647,9 @@ int main(void)
         cmocka_unit_test(regions_never_overlap),
         cmocka_unit_test(failed_parts_change_nothing),
         cmocka_unit_test(ids_belong_to_their_key),
-        cmocka_unit_test(closing_waits_for_parts),
+        cmocka_unit_test(closing_waits_for_the_file),
+        cmocka_unit_test(a_stopped_part_stays_stopped),
+        cmocka_unit_test(closing_is_given_up),
         cmocka_unit_test(aborting_waits_for_nobody),
         cmocka_unit_test(uploads_end_with_their_bucket),
         cmocka_unit_test(a_failed_completion_of_a_removed_bucket),

@@ -1,6 +1,7 @@
 /* layer: namespace */
 /* A scratch bucket as S3 sees it: a flat, sorted set of keys, whatever they look like. */
 #include "scratch_common.h"
+#include "support/seeds.h"
 
 #define KEYS_MAX 64
 
@@ -177,17 +178,15 @@ static void random_change(struct fixture *f, struct model *m)
  * each listing, page and lookup is the model's. */
 static void test_keys_follow_a_sorted_model(void **state)
 {
-    const char *more = getenv("FOREBAY_TEST_SEEDS");
-    uint64_t seeds = more ? strtoull(more, NULL, 10) : 12;
     for (size_t i = 0; i < ARRAY_SIZE(pool); i++)
         sorted[i] = i;
     qsort(sorted, ARRAY_SIZE(pool), sizeof(sorted[0]), by_key);
-    for (uint64_t seed = 1; seed <= seeds; seed++) {
+    for (uint64_t seed = seeds_first(); seed < seeds_end(12); seed++) {
         void *fresh;
         setup(&fresh);
         struct fixture *f = fresh;
         struct model m = {{false}};
-        f->random = seed;
+        f->random = seeds_tell(seed);
         for (int i = 0; i < 200; i++) {
             random_change(f, &m);
             if (i % 10 == 0)

@@ -351,6 +351,33 @@ static void signals_do_not_put_timeouts_off(void **state)
     assert_int_equal(sigaction(SIGALRM, &old, NULL), 0);
 }
 
+/* Who is at the other end of a Unix socket: uid, gid and every group; of TCP nobody knows. */
+static void tells_peers(void **state)
+{
+    struct sock_peer a = {0}, b = {0};
+    gid_t groups[1024];
+    int pair[2], n = getgroups(ARRAY_SIZE(groups), groups);
+    assert_true(n >= 0);
+    make_pair(pair, false);
+    assert_int_equal(sock_peer(pair[0], &a), 0);
+    assert_int_equal(a.uid, geteuid());
+    assert_int_equal(a.gid, getegid());
+    assert_int_equal(a.n_groups, n);
+    for (int i = 0; i < n; i++) {
+        bool is_there = false;
+        for (size_t k = 0; k < a.n_groups; k++)
+            is_there |= a.groups[k] == groups[i];
+        assert_true(is_there);
+    }
+    assert_int_equal(sock_peer(pair[1], &b), 0);
+    assert_true(sock_peer_eq(&a, &b));
+    b.gid++;
+    assert_false(sock_peer_eq(&a, &b));
+    sock_peer_fini(&a);
+    sock_peer_fini(&b);
+    close_pair(pair);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +390,7 @@ int main(void)
         cmocka_unit_test(sends_ranges_of_files),
         cmocka_unit_test(tells_gone_from_silent),
         cmocka_unit_test(passes_descriptors_without_leaks),
+        cmocka_unit_test(tells_peers),
         cmocka_unit_test(signals_do_not_put_timeouts_off),
     };
     (void)signal(SIGPIPE, SIG_IGN);

@@ -138,6 +138,68 @@ static void test_damage_is_found_and_repaired(void **state)
     assert_int_equal(r.bad_blocks + r.missing_files + r.orphan_files + r.bad_records, 0);
 }
 
+static void damage_record(struct fixture *f, const char *key)
+{
+    struct format_key k;
+    format_key_bytes('o', slice_str(key), &k);
+    for (size_t i = 0; i < 2; i++) {
+        struct kv *kv = f->s->disks[i].kv;
+        if (kv_get(kv, format_key_view(&k), NULL, NULL, NULL) < 0)
+            continue;
+        struct kv_txn *t = kv_txn_new(kv);
+        kv_txn_put_plain(t, format_key_view(&k), SLICE_LIT("garbage"));
+        assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+        kv_txn_free(t);
+    }
+}
+
+static uint64_t used_bytes(struct fixture *f)
+{
+    return disk_status(f->s, 0).used_bytes + disk_status(f->s, 1).used_bytes;
+}
+
+static uint64_t entries(struct fixture *f)
+{
+    return disk_status(f->s, 0).extents + disk_status(f->s, 1).extents;
+}
+
+/* The files of entries whose records are damaged go with them, and count no more; also one whose key has a
+ * new entry by then. One that is in memory is recorded again. */
+static void test_files_of_damaged_records(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *known = NULL;
+    struct heard h;
+    fixture_close(f);
+    fixture_open(f);
+    uint64_t before = used_bytes(f);
+    assert_int_equal(store_find(f->s, SLICE_LIT("k4"), &known), 0);
+    damage_record(f, "k0");
+    damage_record(f, "k1");
+    damage_record(f, "k4");
+    assert_false(is_there(f->s, "k1")); /* which drops the record */
+    put(f->s, "k1", 77, 5000);
+    struct store_check_report r = check(f, false, &h);
+    assert_int_equal(r.bad_records, 2);
+    assert_int_equal(r.orphan_files, 1);
+    r = check(f, true, &h);
+    assert_int_equal(r.bad_records, 2);
+    assert_int_equal(r.orphan_files, 2);
+    r = check(f, true, &h);
+    assert_int_equal(r.bad_records + r.orphan_files, 0);
+    assert_int_equal(used_bytes(f), before - (3 * MIB + 4096) - 4096 + 8192);
+    assert_int_equal(entries(f), 19);
+    extent_unref(known);
+    for (int i = 0; i < 2; i++) {
+        assert_true(is_whole(f->s, "k1", 77, 5000));
+        assert_true(is_whole(f->s, "k4", 4, 3 * MIB + 1));
+        assert_int_equal(used_bytes(f), before - (3 * MIB + 4096) - 4096 + 8192);
+        assert_int_equal(entries(f), 19);
+        fixture_close(f);
+        fixture_open(f);
+    }
+}
+
 /* Beside a stopped node the store is opened read-only: the same is found and nothing is changed, not even the
  * mark. */
 static void test_read_only(void **state)
@@ -209,7 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_healthy),   TEST(test_damage_is_found_and_repaired),
         TEST(test_read_only), TEST(test_many_entries),
-        TEST(test_stop),
+        TEST(test_stop),      TEST(test_files_of_damaged_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

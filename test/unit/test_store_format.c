@@ -295,8 +295,13 @@ static void test_disk_mark(void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         assert_int_equal(format_disk_decode(slice_str(bad[i]), &back), -EBADMSG);
-    const char *later = "forebay-disk 2\nid 000102030405060708090a0b0c0d0e0f\nboot x\nstate clean\n";
-    assert_int_equal(format_disk_decode(slice_str(later), &back), -EPROTONOSUPPORT);
+    const char *later[] = {
+        "forebay-disk 2\nid 000102030405060708090a0b0c0d0e0f\nboot x\nstate clean\n",
+        "forebay-disk 2\nid 000102030405060708090a0b0c0d0e0f\nboot x\nstate clean\nmore 1\n",
+        "forebay-disk 10\nall is different\n",
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(later); i++)
+        assert_int_equal(format_disk_decode(slice_str(later[i]), &back), -EPROTONOSUPPORT);
 }
 
 /* Blocks and counted bytes of a size. */

@@ -10,6 +10,7 @@
 #include "test_store_kv.h"
 
 #include "base/log.h"
+#include "support/seeds.h"
 
 enum { KEYS = 12, BLOCKS_MAX = 6, STEPS = 250 };
 
@@ -235,9 +236,8 @@ static void run(unsigned seed)
 /* The store is the model, whatever happens to it. */
 static void test_random_life(void **state)
 {
-    const char *seeds = getenv("FOREBAY_TEST_SEEDS");
-    for (unsigned seed = 1; seed <= (seeds ? (unsigned)strtoul(seeds, NULL, 10) : 6); seed++)
-        run(seed);
+    for (uint64_t seed = seeds_first(); seed < seeds_end(6); seed++)
+        run((unsigned)seeds_tell(seed));
 }
 
 int main(void)

@@ -341,6 +341,25 @@ static void test_reserve_is_kept(void **state)
     f->config.reserve_bytes = 0;
 }
 
+/* A file system that is no larger than the reserve keeps nothing, and the node starts all the same. */
+static void test_a_disk_no_larger_than_the_reserve(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct sys *before = sys;
+    struct sys mine = *sys;
+    mine.statfs_free = small_fs;
+    sys = &mine;
+    fs_free = 90 * MIB;
+    fixture_init(&f, 1, 0);
+    f.config.reserve_bytes = 100 * MIB;
+    fixture_open(&f);
+    assert_int_equal(try_put(f.s, "a", 1, 4 * MIB), ERR_NOT_ADMITTED);
+    assert_int_equal(disk_status(f.s, 0).limit_bytes, 0);
+    fixture_fini(&f);
+    sys = before;
+}
+
 /* A full disk while filling: the error reaches the writer, what was written before stays, nothing else is
  * present. */
 static void test_disk_full_while_filling(void **state)
@@ -494,6 +513,7 @@ int main(void)
         TEST(test_staging_takes_space),
         TEST(test_object_larger_than_the_disk),
         TEST(test_reserve_is_kept),
+        TEST(test_a_disk_no_larger_than_the_reserve),
         TEST(test_disk_full_while_filling),
         TEST(test_policy_survives_restart),
         TEST(test_last_reads_are_recorded_in_batches),

@@ -7,6 +7,7 @@
 #include "base/log.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { KEYS = 40, THREADS = 6, STEPS = 200 };
 
@@ -224,12 +225,66 @@ static void test_concurrent_loads_meet(void **state)
     fixture_fini(&f);
 }
 
+static void *mark(void *arg)
+{
+    struct id128 id;
+    assert_int_equal(disk_mark_birth(arg, &id, NULL), 0);
+    return NULL;
+}
+
+static atomic_uint marked;
+
+static void *mark_the_rest(void *arg)
+{
+    for (int i = 0; i < BIRTHS_LOW - 1; i++) {
+        (void)mark(arg);
+        marked++;
+    }
+    return NULL;
+}
+
+static bool is_making(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    return d->making_births;
+}
+
+/* Who marks the next files holds up nobody: the others take what is left meanwhile, and commit nothing of
+ * their own. */
+static void test_marking_ahead_holds_up_nobody(void **state)
+{
+    struct fixture f;
+    testkv_use();
+    fixture_init(&f, 1, 14 * MIB);
+    fixture_open(&f);
+    struct disk *d = &f.s->disks[0];
+    for (int i = 0; i < 1 + BIRTHS_AHEAD - BIRTHS_LOW; i++)
+        (void)mark(d);
+    pthread_t one, others;
+    pthread_mutex_lock(&testkv_lock); /* a commit takes long */
+    assert_int_equal(pthread_create(&one, NULL, mark, d), 0);
+    for (int i = 0; i < 1000 && !is_making(d); i++)
+        (void)usleep(10000);
+    bool makes = is_making(d);
+    assert_int_equal(pthread_create(&others, NULL, mark_the_rest, d), 0);
+    for (int i = 0; i < 1000 && marked < BIRTHS_LOW - 1; i++)
+        (void)usleep(10000);
+    unsigned got = marked;
+    pthread_mutex_unlock(&testkv_lock);
+    assert_int_equal(pthread_join(one, NULL), 0);
+    assert_int_equal(pthread_join(others, NULL), 0);
+    assert_true(makes);
+    assert_int_equal(got, BIRTHS_LOW - 1);
+    fixture_fini(&f);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_concurrent_loads_meet, setup, teardown),
         cmocka_unit_test_setup_teardown(test_concurrent_use, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_marking_ahead_holds_up_nobody, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,27 @@ static void test_what_is_under_way_is_left_by_a_kill(void **state)
     fixture_free(f);
 }
 
+/* Of an upload that two have noted, as who drives it and a kind that has its rest to remove, each ends its
+ * own: what one has left stays left when the other is done. (Fails where `take` gives the first of that id.)
+ */
+static void test_two_may_note_one(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    char name[BUCKET_GUEST_NAME_SIZE];
+    struct upstream *u = guest_of(f, URL KEYS, name);
+    origin_note_upload(u->origin, SLICE_LIT("k"), SLICE_LIT("1"));
+    origin_note_upload(u->origin, SLICE_LIT("k"), SLICE_LIT("1"));
+    origin_note_upload_end(u->origin, SLICE_LIT("1"), /* is_gone= */ false);
+    assert_int_equal(left(f), 1);
+    origin_note_upload_end(u->origin, SLICE_LIT("1"), /* is_gone= */ true);
+    assert_int_equal(left(f), 1);
+    close_guest(f, u, name);
+    kill_node(f);
+    assert_int_equal(left(f), 1);
+    fixture_free(f);
+}
+
 /* Only the place where it was begun is asked about it: the same URL at the same endpoint, whatever the
  * credentials. (Fails when place_of leaves out the endpoint, or is_at is always true.) */
 static void test_one_place_is_asked(void **state)
@@ -138,6 +159,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_under_way_is_left_by_a_kill),
+        cmocka_unit_test(test_two_may_note_one),
         cmocka_unit_test(test_one_place_is_asked),
         cmocka_unit_test(test_damaged_records_are_passed_over),
     };

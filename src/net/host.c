@@ -1,0 +1,113 @@
+/*
+ * Names of hosts (contract in host.h). The resolver knows of no timeout of ours: a thread of its own asks it,
+ * which ends when that does, and what was asked belongs to whoever lets go of it last.
+ *
+ * Failure modes: those of the contract. A thread that was given up is there for as long as the resolver asks.
+ */
+#include "net/host.h"
+
+#include "base/lock.h"
+#include "base/quit.h"
+#include "base/slice.h"
+#include "base/sys.h"
+#include "base/thread.h"
+
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#define STACK_BYTES (256 * KIB)
+
+struct asking {
+    _Atomic uint32_t refs;
+    char *name;
+    struct lock lock; /* covers what follows */
+    struct cond done_there;
+    bool done;
+    int failure; /* of getaddrinfo */
+    char address[HOST_ADDRESS_MAX];
+};
+
+static void asking_unref(struct asking *x)
+{
+    if (atomic_fetch_sub(&x->refs, 1) != 1)
+        return;
+    cond_fini(&x->done_there);
+    lock_fini(&x->lock);
+    free(x->name);
+    free(x);
+}
+
+static void *ask_main(void *arg)
+{
+    struct asking *x = arg;
+    struct addrinfo *found = NULL;
+    char address[HOST_ADDRESS_MAX] = "";
+    int g = getaddrinfo(x->name, NULL, NULL, &found);
+    if (g == 0)
+        g = getnameinfo(found->ai_addr, found->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST);
+    if (found)
+        freeaddrinfo(found);
+    lock_take(&x->lock);
+    memcpy(x->address, address, sizeof(address));
+    x->failure = g;
+    x->done = true;
+    cond_broadcast(&x->done_there);
+    lock_drop(&x->lock);
+    asking_unref(x);
+    return NULL;
+}
+
+/* Two have it: the caller and the thread. NULL: there is no thread. */
+static struct asking *begin(const char *name)
+{
+    struct asking *x = calloc(1, sizeof(*x));
+    assert(x);
+    atomic_init(&x->refs, 2);
+    x->name = slice_dup(slice_str(name));
+    lock_init(&x->lock, LOCK_LEAF);
+    cond_init(&x->done_there);
+    if (thread_start(/* ret= */ NULL, STACK_BYTES, ask_main, x) == 0)
+        return x;
+    asking_unref(x);
+    asking_unref(x);
+    return NULL;
+}
+
+static int wait_answer(struct asking *x, uint64_t timeout_ms, const atomic_bool *cancel,
+                       char ret[HOST_ADDRESS_MAX], struct err *e)
+{
+    uint64_t began_ms = sys_mono_ms();
+    LOCK_SCOPE(&x->lock);
+    while (!x->done) {
+        uint64_t patience_ms = quit_patience_ms(timeout_ms);
+        if (quit_is_now() || (cancel && atomic_load(cancel)))
+            return err_set(e, -ECANCELED, "canceled");
+        if (sys_mono_ms() - began_ms >= patience_ms)
+            return err_set(e, -ETIMEDOUT, "%s: no answer of the name servers for %" PRIu64 " ms", x->name,
+                           patience_ms);
+        (void)cond_wait_for(&x->done_there, &x->lock, (uint64_t)QUIT_LOOK_MS * 1000000);
+    }
+    if (x->failure != 0)
+        return err_set(e, -EADDRNOTAVAIL, "%s: %s", x->name, gai_strerror(x->failure));
+    memcpy(ret, x->address, sizeof(x->address));
+    return 0;
+}
+
+int host_address(const char *name, uint64_t timeout_ms, const atomic_bool *cancel, char ret[HOST_ADDRESS_MAX],
+                 struct err *e)
+{
+    struct in6_addr number;
+    if (inet_pton(AF_INET, name, &number) == 1 || inet_pton(AF_INET6, name, &number) == 1) {
+        (void)snprintf(ret, HOST_ADDRESS_MAX, "%s", name);
+        return 0;
+    }
+    struct asking *x = begin(name);
+    if (!x)
+        return err_set(e, -EAGAIN, "%s: no thread to ask for its address", name);
+    int r = wait_answer(x, timeout_ms, cancel, ret, e);
+    asking_unref(x);
+    return r;
+}

@@ -1,0 +1,17 @@
+/* Names of hosts. */
+#pragma once
+
+#include "base/err.h"
+
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define HOST_ADDRESS_MAX INET6_ADDRSTRLEN
+
+/* The first address that the name has, as text; an address is its own. The system's name servers are not
+ * waited for beyond timeout_ms, nor when nobody wants that any more (`cancel`, which may be NULL, and
+ * base/quit.h). -EADDRNOTAVAIL with the resolver's words, -ETIMEDOUT, -ECANCELED, -EAGAIN when there is no
+ * thread for it. */
+int host_address(const char *name, uint64_t timeout_ms, const atomic_bool *cancel, char ret[HOST_ADDRESS_MAX],
+                 struct err *e);

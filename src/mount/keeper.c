@@ -14,7 +14,8 @@
  * and its process is somewhere else, as the keeper is. One that cannot take over (it keeps other things, its
  * address is taken, it is no forebay) ends before it is ready, and one that is not ready in time, because it
  * does not find its node, is killed; then the keeper's own program takes over, as
- * after a kill.
+ * after a kill. One that ended is started once more before, while there is time: what is in its way may lie
+ * in that process alone (its addresses, the memory of the machine at that moment).
  *
  * A killed process does not end while one of its threads waits inside the kernel for a directory's lock, to
  * drop a name (notify.c), and whoever holds that lock waits for an answer of ours. It is stuck, not alive:
@@ -65,6 +66,7 @@ struct keeper {
     int fuse_fd;
     bool must_upgrade; /* asked for: the next one is started from the disk */
     bool is_upgraded;  /* and so are those after it */
+    bool is_last_try;  /* of an upgrade */
     bool is_stuck;     /* the one that served, which was killed */
     uint64_t upgrade_ms,
         until_ms; /* how long an upgrade may take; when the one that runs is given up, 0: never */
@@ -213,18 +215,32 @@ static bool was_asked_to_end(int status)
     return sig == SIGTERM || sig == SIGINT || sig == SIGHUP;
 }
 
+/* What was started from the disk has ended before it served. */
+static bool tries_once_more(struct keeper *k)
+{
+    if (k->until_ms > 0 && !k->is_last_try) {
+        log_warn("mount", "%s did not take over: it is started once more", k->program);
+        k->is_last_try = true;
+        return true;
+    }
+    log_error("mount", "%s cannot take over: this one goes on", k->program);
+    k->is_upgraded = false;
+    k->until_ms = 0;
+    return false;
+}
+
 /* Whether another process shall take over from one that ended so. */
 static bool may_resume(struct keeper *k, int status, bool was_ready, bool was_first)
 {
     bool can = k->fuse_fd >= 0 && kept_facts(k->kept)->can_resume && !is_over(k->fuse_fd);
     if (!can || (WIFEXITED(status) && (was_ready || was_first)) || (!was_ready && was_asked_to_end(status)))
         return false;
-    if (k->must_upgrade)
+    if (k->must_upgrade) {
+        k->is_last_try = false;
         return true;
-    if (k->is_upgraded && !was_ready) {
-        log_error("mount", "%s cannot take over: this one goes on", k->program);
-        k->is_upgraded = false;
     }
+    if (k->is_upgraded && !was_ready && tries_once_more(k))
+        return true;
     if (dies_too_often(k)) {
         log_error("mount", "processes of the mount died %d times within %d s: giving up", DEATHS_MAX + 1,
                   DEATHS_MS / 1000);
@@ -379,8 +395,10 @@ int keeper_fork(uint64_t timeout_ms, void (*on_ready)(void *arg), void *arg, str
         (void)close(fds[0]);
         if (!may_resume(&k, status, was_ready, is_first))
             leave(&k, status);
-        k.is_upgraded = k.is_upgraded || k.must_upgrade;
-        k.until_ms = k.must_upgrade ? sys_mono_ms() + k.upgrade_ms : 0;
+        if (k.must_upgrade) {
+            k.is_upgraded = true;
+            k.until_ms = sys_mono_ms() + k.upgrade_ms;
+        }
         k.must_upgrade = false;
     }
 }

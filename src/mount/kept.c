@@ -18,6 +18,11 @@
 #define HELD_BACK  4096                 /* cells for those who cannot be refused */
 #define PLENTY     (KEPT_CELLS_MAX / 4) /* cells for those without which a program would be refused */
 
+/* Between what a kernel gives to a program and to its mappings, whose places differ in each process: there a
+ * successor finds the same addresses free, whichever program it is. Where an address space is smaller, or
+ * the place is taken, the kernel chooses, and one in some two thousand finds them taken. */
+#define KEPT_PLACE ((void *)(UINT64_C(1) << 45))
+
 struct cell {
     _Atomic uint32_t kind;
     uint32_t next_free; /* index + 1; 0: the last */
@@ -57,7 +62,8 @@ int kept_new(struct kept **ret, struct err *e)
     _cleanup_close_ int fd = memfd_create("forebay-mount", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, sizeof(struct shared)) < 0)
         return err_errno(e, -errno, "shared memory of the mount");
-    void *p = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void *p =
+        mmap(KEPT_PLACE, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (p == MAP_FAILED)
         return err_errno(e, -errno, "shared memory of the mount");
     *ret = wrap(TAKE_FD(fd), p);

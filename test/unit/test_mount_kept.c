@@ -9,8 +9,11 @@
 #include "mount/tree_held.h"
 #include "support/kept_memory.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,6 +65,29 @@ static void test_another_process(void **state)
     void *again = kept_take(k, KEPT_LOCK), *fresh = kept_take(k, KEPT_LOCK);
     assert_true(again != left && fresh != left && again != fresh);
     assert_int_equal(kept_memory_count(k, KEPT_LOCK), 2);
+}
+
+/* A program that takes over needs the same addresses, and has its own mappings elsewhere in each process: so
+ * nothing that the kernel places may lie near. The sanitizer of threads leaves no such place. */
+static void test_its_place_is_nobody_elses(void **state)
+{
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
+    const uint64_t far = UINT64_C(1) << 40, ours = (uintptr_t)kept_address(*state);
+    char line[PATH_MAX + 128];
+    size_t n = 0;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    assert_non_null(maps);
+    while (fgets(line, sizeof(line), maps)) {
+        uint64_t begin = strtoull(line, NULL, 16);
+        if (begin == ours)
+            continue;
+        n++;
+        assert_true(begin > ours ? begin - ours > far : ours - begin > far);
+    }
+    (void)fclose(maps);
+    assert_true(n > 2);
 }
 
 /* Nothing is taken beyond the last cell; before that, those who may be refused are, and long before that
@@ -154,6 +180,8 @@ int main(void)
                                         kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_cells, kept_memory_setup, kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_another_process, kept_memory_setup, kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_its_place_is_nobody_elses, kept_memory_setup,
+                                        kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_all_are_taken, kept_memory_setup, kept_memory_teardown),
         cmocka_unit_test(test_numbers_of_changes),
     };

@@ -8,8 +8,9 @@
  *  2. After a copy, also one that failed, nothing cached of the target is believed.
  *  3. A part is recorded only after the origin has it.
  *
- * Failure modes: the origin's. An abort does not stop a part that the origin is copying: it is lost with its
- * upload, or, where it comes late, stays there until the origin's own rule removes it.
+ * Failure modes: the origin's. A part that the origin is copying when its upload ends gets five seconds; then
+ * nobody waits for it any more. It is lost with its upload, or, where it comes late, stays there until the
+ * origin's own rule removes it.
  */
 #include "object/back_internal.h"
 #include "object/upload_table.h"
@@ -104,6 +105,29 @@ static int copy_part(struct object_service *s, struct upstream *u, struct upstre
     return upload_save_part(s->config.control, u->bucket->id, upload->id, &record, e);
 }
 
+/* The same as one of the parts on their way of the upload, whose end gives it up. */
+static int copy_on_its_way(struct object_service *s, struct upstream *u, struct upstream *source,
+                           struct upload_slot *slot, const struct upload_record *upload,
+                           const struct wire_upload_copy_req *q, char ret_etag[ORIGIN_ETAG_MAX + 1],
+                           struct err *e)
+{
+    atomic_bool stop;
+    atomic_init(&stop, false);
+    struct quit scope = {.now = &stop};
+    struct upload_way way;
+    int r = upload_slot_copy(s, slot, &way, &stop, e);
+    if (r < 0)
+        return r;
+    quit_enter(&scope);
+    r = copy_part(s, u, source, slot, upload, q, ret_etag, e);
+    quit_leave(&scope);
+    upload_slot_unsend(s, slot, &way);
+    if (r == 0 || !atomic_load(&stop))
+        return r;
+    return upload_slot_has_ended(s, slot) ? err_set(e, -ENOENT, "the upload was completed or aborted")
+                                          : err_set(e, -ECANCELED, "the upload is being completed");
+}
+
 int op_upload_copy(struct object_session *ses, const struct wire_upload_copy_req *req, struct arena *a,
                    struct wire_upload_copy_rep *rep, struct err *e)
 {
@@ -126,7 +150,7 @@ int op_upload_copy(struct object_session *ses, const struct wire_upload_copy_req
     struct upload_slot *slot = upload_slot_get(s, u->bucket->id, upload.id);
     r = upload_slot_enter(s, slot, e);
     if (r == 0) {
-        r = copy_part(s, u, source, slot, &upload, req, etag, e);
+        r = copy_on_its_way(s, u, source, slot, &upload, req, etag, e);
         upload_slot_leave(s, slot);
     }
     upload_slot_put(s, slot);

@@ -218,14 +218,17 @@ static bool take_event(struct object_service *s, const struct bucket *b, const j
     return true;
 }
 
-/* A bucket takes events from who knows its token. */
-static int check_token(const struct bucket *b, struct slice token, struct err *e)
+/* The bucket that takes events from who knows this token, a reference. All others hear the same: whether
+ * there is such a bucket, and what it is, is not told. */
+static int find_told(struct object_service *s, struct slice name, struct slice token, struct bucket **ret,
+                     struct err *e)
 {
-    struct slice own = slice_str(b->p.events_token);
-    if (own.n == 0)
-        return err_set(e, -EACCES, "bucket %s takes no events: set its property events.token", b->name);
-    if (token.n != own.n || CRYPTO_memcmp(token.p, own.p, own.n) != 0)
-        return err_set(e, -EACCES, "the token is not that of the bucket");
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    struct slice own =
+        bucket_find(s->buckets, name, &b, NULL) == 0 ? slice_str(b->p.events_token) : SLICE_NULL;
+    if (own.n == 0 || token.n != own.n || CRYPTO_memcmp(token.p, own.p, own.n) != 0)
+        return err_set(e, -EACCES, "the token is not the events.token of a bucket of that name");
+    *ret = TAKE_PTR(b);
     return 0;
 }
 
@@ -235,11 +238,9 @@ int op_events(struct object_session *ses, const struct wire_events_req *req, str
     (void)a;
     struct object_service *s = ses->service;
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;
-    int r = bucket_find(s->buckets, req->bucket, &b, e);
+    int r = find_told(s, req->bucket, req->token, &b, e);
     if (r == 0 && bucket_is_scratch(b))
         r = err_set(e, -EINVAL, "bucket %s has no origin that could tell of changes", b->name);
-    if (r == 0)
-        r = check_token(b, req->token, e);
     if (r < 0)
         return r;
     if (text_json_is_deep(req->json))

@@ -107,7 +107,8 @@ static bool recall_old(struct object_session *ses, const struct bucket *b, const
                        enum believed believed, const struct attr *cached, struct arena *a, struct attr *ret)
 {
     bool posix = q->flags & WIRE_POSIX, full = !posix || (q->flags & WIRE_META);
-    if (q->flags & WIRE_FRESH || b->validate == BUCKET_VALIDATE_ALWAYS || ses->quit.now)
+    bool of_job = ses->quit.now && ses->via != WIRE_VIA_S3; /* whose copies have a flag, too */
+    if (q->flags & WIRE_FRESH || b->validate == BUCKET_VALIDATE_ALWAYS || of_job)
         return false;
     if (mirror_stat_before(ses->service->mirror, b, q->key, posix, full, a, ret) == 0)
         return true;

@@ -6,8 +6,8 @@
  * they become is fetched when it is read.
  *  2. Part N lies at (N-1) times the size of the part that was seen first. Whatever does not fit that, or is
  * written twice at once, ends the copy; a copy is never put together from other places.
- *  3. Parts on their way are found by their slot as long as their senders may send; those are stopped and
- * asked under the lock, and freed only after they have left it.
+ *  3. Parts on their way are found by their slot as long as they may be sent or copied; who does that is
+ * stopped and asked under the lock, and freed only after they have left it.
  *  4. A part of the copy is good only when the origin has acknowledged the very bytes that were written there
  * last, before the upload's end was begun: what the end takes for the object is what is good from then on.
  */
@@ -107,16 +107,28 @@ void upload_slot_leave(struct object_service *s, struct upload_slot *slot)
     cond_broadcast(&s->upload_ended);
 }
 
-int upload_slot_send(struct object_service *s, struct upload_slot *slot, struct upload_way *w,
-                     struct part_send *send, struct err *e)
+static int add_way(struct object_service *s, struct upload_slot *slot, struct upload_way *w, struct err *e)
 {
     LOCK_SCOPE(&s->upload_lock);
     if (slot->closing)
         return err_set(e, -ENOENT, "the upload is being completed or aborted");
-    w->send = send;
     w->next = slot->ways;
     slot->ways = w;
     return 0;
+}
+
+int upload_slot_send(struct object_service *s, struct upload_slot *slot, struct upload_way *w,
+                     struct part_send *send, struct err *e)
+{
+    *w = (struct upload_way){.send = send};
+    return add_way(s, slot, w, e);
+}
+
+int upload_slot_copy(struct object_service *s, struct upload_slot *slot, struct upload_way *w,
+                     atomic_bool *stop, struct err *e)
+{
+    *w = (struct upload_way){.stop_copy = stop};
+    return add_way(s, slot, w, e);
 }
 
 void upload_slot_unsend(struct object_service *s, struct upload_slot *slot, struct upload_way *w)
@@ -127,6 +139,7 @@ void upload_slot_unsend(struct object_service *s, struct upload_slot *slot, stru
         at = &(*at)->next;
     if (*at)
         *at = w->next;
+    cond_broadcast(&s->upload_ended);
 }
 
 bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 id)
@@ -160,16 +173,26 @@ int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct
     return 0;
 }
 
+/* Whether it is on its way yet. */
+static bool stop_way_locked(struct upload_way *w, bool whole_too)
+{
+    if (!w->send) {
+        if (whole_too)
+            atomic_store(w->stop_copy, true);
+        return true;
+    }
+    part_send_stop(w->send, whole_too);
+    return !part_send_has_ended(w->send);
+}
+
 /* Stops the parts, then waits for so long at most until nothing is sent. */
 static void stop_locked(struct object_service *s, struct upload_slot *slot, bool whole_too, uint64_t wait_ns)
 {
     uint64_t end_ns = sys->mono_ns() + wait_ns;
     for (bool first = true, sends = true; sends && (first || sys->mono_ns() < end_ns); first = false) {
         sends = false;
-        for (struct upload_way *w = slot->ways; w; w = w->next) {
-            part_send_stop(w->send, whole_too);
-            sends = sends || !part_send_has_ended(w->send);
-        }
+        for (struct upload_way *w = slot->ways; w; w = w->next)
+            sends = stop_way_locked(w, whole_too) || sends;
         if (sends)
             (void)cond_wait_for(&s->upload_ended, &s->upload_lock, LOOK_NS);
     }

@@ -11,10 +11,11 @@
 
 struct upload_slot;
 
-/* A part on its way, embedded by who sends it. */
+/* A part on its way, embedded by who sends it, or has the origin copy it. */
 struct upload_way {
     struct upload_way *next;
-    struct part_send *send;
+    struct part_send *send; /* or */
+    atomic_bool *stop_copy; /* set once it is to be given up; it is on its way until upload_slot_unsend */
 };
 
 /* The slot of an upload, made when there is none. Leave with upload_slot_put. */
@@ -28,6 +29,9 @@ void upload_slot_leave(struct object_service *s, struct upload_slot *slot);
  * the sender is freed. -ENOENT as above. */
 int upload_slot_send(struct object_service *s, struct upload_slot *slot, struct upload_way *w,
                      struct part_send *send, struct err *e);
+/* The same of a copy: the origin may have all of it at any time. */
+int upload_slot_copy(struct object_service *s, struct upload_slot *slot, struct upload_way *w,
+                     atomic_bool *stop, struct err *e);
 /* Also of one that is none. */
 void upload_slot_unsend(struct object_service *s, struct upload_slot *slot, struct upload_way *w);
 /* Whether a part of the upload is on its way now. Makes no slot. */
@@ -36,8 +40,8 @@ bool upload_slots_busy(struct object_service *s, uint64_t bucket, struct id128 i
  * acknowledged. ERR_CONFLICT: someone else is at it. */
 int upload_slot_close(struct object_service *s, struct upload_slot *slot, struct err *e);
 /* Of a closed one, before its end goes to the origin: parts that still come are stopped, and their next piece
- * is refused. Parts of which the origin may have all bytes get five seconds to end; afterwards nothing of the
- * upload comes at the origin any more. */
+ * is refused. Parts of which the origin may have all bytes, and copies, get five seconds to end; afterwards
+ * nothing of the upload is sent to the origin any more. What that goes on copying by itself nobody stops. */
 void upload_slot_stop(struct object_service *s, struct upload_slot *slot);
 /* Of a closed one: it was completed, or is being aborted. What parts come to that were stopped is that there
  * is no such upload; before, nobody knows, and they may come again. */

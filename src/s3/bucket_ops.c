@@ -17,12 +17,18 @@
 #define ORIGIN_HEADER "x-forebay-origin"
 #define SET_HEADER    "x-forebay-set"
 
+/* Nothing that is asked for beside the region is left out. */
 static int on_element(void *arg, const char *path, struct slice text)
 {
+    static const char root[] = "CreateBucketConfiguration";
     struct slice *location = arg;
 
-    if (strcmp(path, "CreateBucketConfiguration/LocationConstraint") != 0)
+    if (strcmp(path, root) == 0)
         return 0;
+    if (strncmp(path, root, sizeof root - 1) != 0 || path[sizeof root - 1] != '/')
+        return ERR_PROTOCOL;
+    if (strcmp(path + sizeof root, "LocationConstraint") != 0)
+        return ERR_NOT_IMPLEMENTED;
     if (location->p)
         return ERR_PROTOCOL;
     *location = slice_of(slice_dup(slice_trim(text)), slice_trim(text).n);
@@ -35,10 +41,16 @@ static enum s3_error check_location(struct s3_request *r)
     _cleanup_buf_ struct buf document = BUF_INIT(DOCUMENT_MAX_BYTES);
     struct slice location = SLICE_NULL;
     enum s3_error error = put_document(r, &document, /* with_checksum= */ true);
+    int status;
 
     if (error || document.n == 0)
         return error;
-    if (xml_parse(buf_view(&document), on_element, &location, NULL))
+    status = xml_parse(buf_view(&document), on_element, &location, NULL);
+    if (status == ERR_NOT_IMPLEMENTED)
+        error = reply_refuse(r, S3_ERR_NOT_IMPLEMENTED,
+                             "CreateBucketConfiguration can have nothing but LocationConstraint here; tags "
+                             "are set by PutBucketTagging");
+    else if (status)
         error = S3_ERR_MALFORMED_XML;
     else if (location.n && !slice_eq_str(location, r->s3->region))
         error = S3_ERR_INVALID_LOCATION;

@@ -15,6 +15,7 @@ struct page {
     char after[BUCKET_NAME_MAX + 1]; /* the last one shown */
     uint64_t max, n;
     bool more;
+    bool elsewhere; /* another region is asked for */
 };
 
 /* Those that who asks may read. */
@@ -25,7 +26,8 @@ static int put_buckets(const struct s3_request *r, struct slice rest, struct pag
     int status;
 
     while ((status = wire_bucket_decode(&rest, &bucket)) == 0) {
-        if (!user_may(r->user, USER_MAY_READ, bucket.name) || !slice_starts(bucket.name, p->prefix))
+        if (p->elsewhere || !user_may(r->user, USER_MAY_READ, bucket.name) ||
+            !slice_starts(bucket.name, p->prefix))
             continue;
         p->more = p->n == p->max;
         if (p->more)
@@ -56,6 +58,7 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
     _cleanup_buf_ struct buf b = BUF_INIT(S3_XML_MAX_BYTES);
     struct page page = {.prefix = request_query(r, "prefix"), .max = UINT64_MAX};
     struct slice max = request_query(r, "max-buckets"), token = request_query(r, "continuation-token");
+    struct slice region = request_query(r, "bucket-region");
     struct wire_bucket_list_req req = {.after = token.n ? token : SLICE_LIT("")};
     struct wire_bucket_list_rep rep;
     char last[BUCKET_NAME_MAX + 1];
@@ -65,6 +68,7 @@ enum s3_error s3_op_list_buckets(struct s3_request *r)
 
     if (max.p && (slice_u64(max, &page.max) || page.max < 1 || page.max > BUCKETS_PAGE_MAX))
         return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "max-buckets must be a number from 1 to 10000");
+    page.elsewhere = region.n > 0 && !slice_eq_str(region, r->s3->region);
     xml_start(&x);
     xml_root(&x, "ListAllMyBucketsResult");
     xml_open(&x, "Owner");

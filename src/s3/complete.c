@@ -349,9 +349,11 @@ static int commit_at_origin(struct commit *m)
     }
     req.parts = buf_view(&lines);
     status = object_upload_complete(c->r->s3->session, &req, m->arena, &rep, &m->err);
-    if (status == 0)
-        m->attr = rep.attr;
-    return status;
+    if (status)
+        return status;
+    uploads_tell_end(c->r->s3->uploads, req.id);
+    m->attr = rep.attr;
+    return 0;
 }
 
 static int arrange_and_commit(struct commit *m)

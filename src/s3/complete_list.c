@@ -53,7 +53,7 @@ static int on_element(void *arg, const char *path, struct slice text)
     }
     part = &r->parts[r->n];
     if (slice_eq_str(name, "/PartNumber")) {
-        if (part_list_number(slice_trim(text), &part->number, &reason))
+        if (part->number || part_list_number(slice_trim(text), &part->number, &reason))
             return ERR_PROTOCOL;
     } else if (slice_eq_str(name, "/ETag")) {
         if (part->etag.p)

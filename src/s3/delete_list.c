@@ -21,8 +21,12 @@ static int on_field(struct reader *r, struct delete_key *k, const char *name, st
             return ERR_PROTOCOL;
         k->key = arena_dup(r->arena, text);
     } else if (strcmp(name, "/ETag") == 0) {
+        if (k->etag.p) /* of two conditions one would be lost */
+            return ERR_PROTOCOL;
         k->etag = condition_bare_etag(arena_dup(r->arena, text));
     } else if (strcmp(name, "/VersionId") == 0) {
+        if (k->version.p)
+            return ERR_PROTOCOL;
         k->version = arena_dup(r->arena, text);
     } else if (strcmp(name, "/LastModifiedTime") == 0 || strcmp(name, "/Size") == 0) {
         k->has_other = true;

@@ -18,8 +18,9 @@ static enum s3_error source_error(ssize_t n)
                                : S3_ERR_INCOMPLETE_BODY;
 }
 
-/* The value of a parameter in "a; name=value; name="value"", unquoted into `ret`. */
-static bool parameter(struct slice header, const char *name, char *ret, size_t max)
+/* The value of a parameter in "a; name=value; name="value"", unquoted into `ret`; -ENOENT: "" is. -E2BIG: a
+ * value up to that of the parameter is too long, and `ret` is of no use. */
+static int parameter(struct slice header, const char *name, char *ret, size_t max)
 {
     size_t n = 0, i = 0;
 
@@ -42,19 +43,19 @@ static bool parameter(struct slice header, const char *name, char *ret, size_t m
             if (quoted && header.p[i] == '\\' && i + 1 < header.n && strchr("\"\\", header.p[i + 1]))
                 i++;
             if (n == max)
-                return false;
+                return -E2BIG;
             ret[n++] = header.p[i];
         }
         while (!quoted && n > 0 && (ret[n - 1] == ' ' || ret[n - 1] == '\t'))
             n--;
         ret[n] = '\0';
         if (slice_eq_case(key, slice_str(name)))
-            return true;
+            return 0;
         while (i < header.n && header.p[i] != ';')
             i++;
     }
     ret[0] = '\0';
-    return false;
+    return -ENOENT;
 }
 
 enum s3_error form_init(struct form *f, struct slice content_type, body_source_fn source, void *arg)
@@ -64,7 +65,7 @@ enum s3_error form_init(struct form *f, struct slice content_type, body_source_f
     *f = (struct form){.source = source, .arg = arg, .mark = "\r\n--"};
     type = slice_trim(slice_split(&type, ';'));
     if (!slice_eq_case(type, SLICE_LIT("multipart/form-data")) ||
-        !parameter(content_type, "boundary", f->mark + 4, FORM_BOUNDARY_MAX) || !f->mark[4])
+        parameter(content_type, "boundary", f->mark + 4, FORM_BOUNDARY_MAX) || !f->mark[4])
         return S3_ERR_MALFORMED_POST;
     f->mark_n = strlen(f->mark);
     f->buffer = malloc(FORM_BUFFER_BYTES);
@@ -184,9 +185,10 @@ static enum s3_error read_header(struct slice line, struct form_part *ret)
 
     value = slice_trim(value);
     if (slice_eq_case(slice_trim(name), SLICE_LIT(DISPOSITION))) {
-        if (!parameter(value, "name", ret->name, FORM_NAME_MAX))
+        /* The name of a file is not cut: it may become a key. */
+        if (parameter(value, "name", ret->name, FORM_NAME_MAX) ||
+            parameter(value, "filename", ret->filename, FORM_NAME_MAX) == -E2BIG)
             return S3_ERR_MALFORMED_POST;
-        (void)parameter(value, "filename", ret->filename, FORM_NAME_MAX); /* optional */
     } else if (slice_eq_case(slice_trim(name), SLICE_LIT("content-type"))) {
         if (value.n > FORM_NAME_MAX)
             return S3_ERR_MALFORMED_POST;

@@ -254,14 +254,24 @@ static enum s3_error read_number(struct s3_request *r, struct one_part *ret)
     return S3_OK;
 }
 
-/* An ETag as S3 makes it of several parts: 32 hex digits, '-', their number. */
-static bool is_of_parts(struct slice etag)
+/* An ETag as S3 makes it of several parts: 32 hex digits, '-', their number, which is given; else 1. */
+static uint64_t parts_of_etag(struct slice etag)
 {
     uint8_t md5[16];
     uint64_t n;
 
-    return etag.n > 33 && etag.p[32] == '-' && text_unhex(slice_sub(etag, 0, 32), md5, sizeof md5) == 0 &&
-           slice_u64(slice_from(etag, 33), &n) == 0 && n > 1;
+    if (etag.n <= 33 || etag.p[32] != '-' || text_unhex(slice_sub(etag, 0, 32), md5, sizeof md5) < 0)
+        return 1;
+    return slice_u64(slice_from(etag, 33), &n) == 0 && n > 1 ? n : 1;
+}
+
+static enum s3_error refuse_number(struct s3_request *r, uint32_t number, uint64_t n_parts)
+{
+    r->extra = slice_str(arena_printf(r->arena,
+                                      "<PartNumberRequested>%u</PartNumberRequested>"
+                                      "<ActualPartCount>%llu</ActualPartCount>",
+                                      number, (unsigned long long)n_parts));
+    return S3_ERR_INVALID_PART_NUMBER;
 }
 
 /* The same of an object whose parts are not kept here: its origin may know. */
@@ -277,7 +287,7 @@ static enum s3_error ask_origin(struct s3_request *r, const struct wire_attr *at
     if (status == -ESTALE)
         return S3_ERR_CONFLICT;
     if (status == ERR_RANGE)
-        return S3_ERR_INVALID_PART;
+        return refuse_number(r, p->number, parts_of_etag(attr->etag));
     if (status && status != ERR_NOT_IMPLEMENTED)
         return reply_failed(r, status, &e);
     if (status || rep.n_parts == 0)
@@ -303,12 +313,12 @@ static enum s3_error find_part(struct s3_request *r, const struct wire_attr *att
         return error;
     p->range = (struct http_range){0, attr->size_bytes};
     if (list.n == 0) {
-        if (is_of_parts(attr->etag))
+        if (parts_of_etag(attr->etag) > 1)
             return ask_origin(r, attr, p, a);
-        return p->number == 1 ? S3_OK : S3_ERR_INVALID_PART;
+        return p->number == 1 ? S3_OK : refuse_number(r, p->number, 1);
     }
     if (!part_list_find(&list, p->number, &one))
-        return S3_ERR_INVALID_PART;
+        return refuse_number(r, p->number, list.n);
     if (one.offset > attr->size_bytes || one.size > attr->size_bytes - one.offset)
         return S3_ERR_INTERNAL;
     p->n_parts = (uint32_t)list.n;

@@ -49,6 +49,11 @@ static enum s3_error keep_lifecycle(struct slice document, struct arena *a, stru
     uint64_t number;
 
     for (size_t i = 0; !error && i < l.n; i++) {
+        if (l.rules[i].abort_days && lifecycle_has_sizes(&l.rules[i])) {
+            *ret_reason = "uploads have no size: AbortIncompleteMultipartUpload needs a rule without "
+                          "ObjectSizeGreaterThan and ObjectSizeLessThan";
+            return S3_ERR_INVALID_REQUEST;
+        }
         if (l.rules[i].id.n)
             continue;
         sys->random(&number, sizeof number); /* a rule without a name gets one, as in S3 */

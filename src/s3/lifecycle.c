@@ -271,11 +271,16 @@ enum s3_error lifecycle_parse(struct slice document, struct arena *a, struct lif
     return r.error;
 }
 
+bool lifecycle_has_sizes(const struct lifecycle_rule *r)
+{
+    return r->has_larger || r->less_than < UINT64_MAX;
+}
+
 /* ---- writing ---- */
 
 static void put_filter(struct xml *x, const struct lifecycle_rule *r)
 {
-    bool sizes = r->has_larger || r->less_than < UINT64_MAX;
+    bool sizes = lifecycle_has_sizes(r);
 
     if (r->old_prefix) {
         xml_text(x, "Prefix", r->prefix);
@@ -391,5 +396,5 @@ bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t
 {
     uint64_t ns = r->abort_days && began_ns ? due_ns(began_ns, r->abort_days) : 0;
 
-    return r->enabled && ns && slice_starts(key, r->prefix) && now_ns >= ns;
+    return r->enabled && ns && !lifecycle_has_sizes(r) && slice_starts(key, r->prefix) && now_ns >= ns;
 }

@@ -51,5 +51,8 @@ uint64_t lifecycle_ends_ns(const struct lifecycle_rule *r, struct slice key, uin
                            uint64_t since_ns);
 /* Whether an object with these tags, in their kept form, has those that the rule asks for. */
 bool lifecycle_has_tags(const struct lifecycle_rule *r, struct slice kept_tags, struct arena *a);
-/* Whether an upload that began then is to be aborted. */
+/* Whether the rule is about objects of some sizes only: of an upload nobody knows the size, and who has such
+ * a rule made that aborts uploads is refused. */
+bool lifecycle_has_sizes(const struct lifecycle_rule *r);
+/* Whether an upload that began then is to be aborted; never by a rule with sizes. */
 bool lifecycle_aborts(const struct lifecycle_rule *r, struct slice key, uint64_t began_ns, uint64_t now_ns);

@@ -476,6 +476,41 @@ static enum s3_error copy_part(struct s3_request *r, struct source *s, struct sl
     return error;
 }
 
+/* Before the source is asked for anything. */
+static enum s3_error check_upload(struct s3_request *r)
+{
+    struct upload *here;
+    enum s3_error error = multipart_find(r, &here);
+
+    if (error)
+        return parts_find(r);
+    upload_unref(here);
+    return S3_OK;
+}
+
+/* Until the upload has ended, or its parts are stopped: then nobody waits for the source any more. */
+static enum s3_error copy_watched(struct s3_request *r, struct source *s, struct copy_result *ret)
+{
+    struct upload_watch watch;
+    enum s3_error error, stopped;
+
+    uploads_watch(r->s3->uploads, buckets_identity(r->s3, r->bucket, r->arena), request_query(r, "uploadId"),
+                  &watch);
+    s->session = object_session_new(r->s3->objects, WIRE_VIA_S3);
+    object_session_set_quit(s->session, &watch.stop);
+    error = check_upload(r);
+    if (!error && !copy_part_beside(r, s, &ret->etag, &error))
+        error = copy_part(r, s, &ret->etag, &ret->checksum);
+    source_fini(s);
+    object_session_free(TAKE_PTR(s->session));
+    stopped = uploads_unwatch(r->s3->uploads, &watch);
+    if (error && stopped) {
+        r->message = SLICE_NULL; /* it was about the source */
+        error = stopped;
+    }
+    return error;
+}
+
 enum s3_error s3_op_upload_part_copy(struct s3_request *r)
 {
     struct copy_result result = {.element = "CopyPartResult"};
@@ -488,9 +523,7 @@ enum s3_error s3_op_upload_part_copy(struct s3_request *r)
     if (error)
         return error;
     pulse_start(&pulse, r);
-    if (!copy_part_beside(r, &s, &result.etag, &error))
-        error = copy_part(r, &s, &result.etag, &result.checksum);
-    source_fini(&s);
+    error = copy_watched(r, &s, &result);
     pulse_stop(&pulse);
     result.mtime_ns = sys->real_ns();
     return copy_reply(r, error, &result);

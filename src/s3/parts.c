@@ -117,8 +117,11 @@ int parts_abort_of(struct s3 *s3, struct slice bucket, struct slice key, struct 
     _cleanup_(arena_freep) struct arena *a = arena_new(CALL_ARENA_BYTES);
     struct wire_upload_abort_req req = {.bucket = bucket, .key = key, .id = id};
     struct wire_upload_abort_rep rep;
+    int status = object_upload_abort(s3->session, &req, a, &rep, e);
 
-    return object_upload_abort(s3->session, &req, a, &rep, e);
+    if (status == 0)
+        uploads_tell_end(s3->uploads, id);
+    return status;
 }
 
 enum s3_error parts_abort(struct s3_request *r)
@@ -147,6 +150,20 @@ static void keep_result(const struct wire_upload_parts_rep *rep, struct upload_r
     (void)snprintf(ret->etag, sizeof ret->etag, SLICE_FMT, SLICE_ARG(rep->etag));
     if (slice_find(rep->tag, ' ') > 0 && rep->tag.n < sizeof ret->checksum)
         (void)snprintf(ret->checksum, sizeof ret->checksum, SLICE_FMT, SLICE_ARG(rep->tag));
+}
+
+enum s3_error parts_find(struct s3_request *r)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(CALL_ARENA_BYTES);
+    struct wire_upload_parts_req req = {
+        .bucket = r->bucket, .key = r->key, .id = request_query(r, "uploadId")};
+    struct wire_upload_parts_rep rep;
+    struct err e = {0};
+    int status = object_upload_parts(r->s3->session, &req, a, &rep, &e);
+
+    if (status)
+        return failed(r, status, &e);
+    return rep.etag.n ? S3_ERR_NO_SUCH_UPLOAD : S3_OK;
 }
 
 enum s3_error parts_list(struct s3_request *r, struct upload_part **ret, size_t *ret_n,

@@ -30,6 +30,8 @@ enum s3_error parts_write(struct parts_write *p, const void *data, size_t n);
  * upload's kind, or empty. Finishes the struct. */
 enum s3_error parts_end(struct parts_write *p, bool ok, const uint8_t md5[16], struct slice sum);
 
+/* NO_SUCH_UPLOAD, also of one that was completed. */
+enum s3_error parts_find(struct s3_request *r);
 enum s3_error parts_abort(struct s3_request *r);
 /* For lifecycle rules: without a request. */
 int parts_abort_of(struct s3 *s3, struct slice bucket, struct slice key, struct slice id, struct err *e);

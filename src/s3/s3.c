@@ -180,13 +180,23 @@ static enum s3_error find_op(struct s3_request *r)
     return error;
 }
 
+/* What is about objects, and not about how the bucket is set up: of a bucket that anybody may read, no more
+ * is said to strangers. */
+static bool is_of_objects(enum s3_op op)
+{
+    return op != S3_OP_GET_BUCKET_SETTING && op != S3_OP_GET_ACL && op != S3_OP_GET_OBJECT_LOCK;
+}
+
+/* Who signs may do no less than who does not: a user whose pattern does not fit is a stranger here, as that
+ * of another account is in S3. */
 enum s3_error s3_check_access(struct s3_request *r, enum user_right right, struct slice bucket)
 {
-    if (!r->anonymous)
-        return user_may(r->user, right, bucket) ? S3_OK : S3_ERR_ACCESS_DENIED;
-    if (right != USER_MAY_READ || !buckets_anonymous_read(r, bucket))
-        return reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
-    return S3_OK;
+    if (!r->anonymous && user_may(r->user, right, bucket))
+        return S3_OK;
+    if (right == USER_MAY_READ && is_of_objects(r->op) && buckets_anonymous_read(r, bucket))
+        return S3_OK;
+    return r->anonymous ? reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed")
+                        : S3_ERR_ACCESS_DENIED;
 }
 
 /* Operations for which nobody signs in the usual places. */
@@ -206,13 +216,6 @@ static enum s3_error check_owner(struct s3_request *r, const char *header)
                         arena_printf(r->arena, "%s is not the owner of the bucket", header));
 }
 
-/* What is about objects, and not about how the bucket is set up: of a bucket that anybody may read, no more
- * is said to strangers. */
-static bool is_of_objects(enum s3_op op)
-{
-    return op != S3_OP_GET_BUCKET_SETTING && op != S3_OP_GET_ACL && op != S3_OP_GET_OBJECT_LOCK;
-}
-
 /* What is wanted, and whether who asks may have it: nothing else is said to those who may not. */
 static enum s3_error settle_op(struct s3_request *r)
 {
@@ -222,8 +225,6 @@ static enum s3_error settle_op(struct s3_request *r)
         return reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
     if (!error && !asks_by_itself(r->op))
         error = s3_check_access(r, op_rights[r->op], r->bucket);
-    if (!error && r->anonymous && !is_of_objects(r->op))
-        error = reply_refuse(r, S3_ERR_ACCESS_DENIED, "the request is not signed");
     if (!error && r->bucket.n)
         error = check_owner(r, "x-amz-expected-bucket-owner");
     if (!error)

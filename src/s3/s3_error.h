@@ -31,6 +31,7 @@
     X(INVALID_DIGEST, "InvalidDigest", 400, "Content-MD5 is not the base64 form of 16 bytes")                \
     X(INVALID_LOCATION, "InvalidLocationConstraint", 400, "The bucket can only be in this node's region")    \
     X(INVALID_PART, "InvalidPart", 400, "A part in the list was not uploaded, or has another ETag")          \
+    X(INVALID_PART_NUMBER, "InvalidPartNumber", 416, "The object has no part of that number")                \
     X(INVALID_PART_ORDER, "InvalidPartOrder", 400, "Part numbers must rise from one part to the next")       \
     X(INVALID_RANGE, "InvalidRange", 416, "The range lies outside the object")                               \
     X(INVALID_REQUEST, "InvalidRequest", 400, "The request is not valid")                                    \

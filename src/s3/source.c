@@ -8,6 +8,11 @@
 
 #define PREFIX "x-amz-copy-source-"
 
+static struct object_session *session_of(const struct source *s)
+{
+    return s->session ? s->session : s->r->s3->session;
+}
+
 enum s3_error source_init(struct source *s, struct s3_request *r)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(HTTP_HEAD_MAX_BYTES);
@@ -42,7 +47,7 @@ void source_fini(struct source *s)
     struct wire_close_rep rep;
 
     if (s->handle)
-        (void)object_close(s->r->s3->session, &req, a, &rep, NULL);
+        (void)object_close(session_of(s), &req, a, &rep, NULL);
     s->handle = 0;
     arena_free(TAKE_PTR(s->arena));
 }
@@ -68,7 +73,7 @@ enum s3_error source_look(struct source *s)
     struct wire_stat_req req = {.bucket = s->bucket, .key = s->key};
     struct wire_stat_rep rep;
     struct err e = {0};
-    int status = object_stat(s->r->s3->session, &req, s->r->arena, &rep, &e);
+    int status = object_stat(session_of(s), &req, s->r->arena, &rep, &e);
 
     if (status)
         return reply_failed(s->r, status, &e);
@@ -91,7 +96,7 @@ enum s3_error source_open(struct source *s, uint64_t offset, uint64_t expect)
         .bucket = s->bucket, .key = s->key, .offset = offset, .expect = expect, .via = WIRE_VIA_S3};
     struct wire_open_rep rep;
     struct err e = {0};
-    int status = object_open(s->r->s3->session, &req, s->r->arena, &rep, &e);
+    int status = object_open(session_of(s), &req, s->r->arena, &rep, &e);
 
     if (status)
         return reply_failed(s->r, status, &e);
@@ -109,7 +114,7 @@ enum s3_error source_read(struct source *s, uint64_t offset, uint64_t n, struct 
     int status;
 
     arena_clear(s->arena);
-    status = object_fetch(s->r->s3->session, &req, s->arena, &rep, &e);
+    status = object_fetch(session_of(s), &req, s->arena, &rep, &e);
     if (status == 0 && rep.data.n == 0)
         status = err_set(&e, -ENODATA, "the source ends early");
     if (status)

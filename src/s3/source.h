@@ -10,9 +10,10 @@
 struct source {
     struct s3_request *r;
     struct slice bucket, key;
-    struct wire_attr attr; /* once open; in the request's arena */
-    uint64_t handle;       /* 0: not open */
-    struct arena *arena;   /* of the piece read last */
+    struct object_session *session; /* that reads it, until source_fini; NULL: the front end's */
+    struct wire_attr attr;          /* once open; in the request's arena */
+    uint64_t handle;                /* 0: not open */
+    struct arena *arena;            /* of the piece read last */
 };
 
 /* Reads the header. */

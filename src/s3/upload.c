@@ -64,6 +64,7 @@ void upload_unlink_locked(struct upload *w)
     w->all->n--;
     w->all->n_parts -= w->n_parts;
     w->gone = true;
+    uploads_stop_copies_locked(w->all, slice_str(w->id), /* ended= */ true);
 }
 
 /* Drops a reference; the last one of an upload that has left the table gives it for the caller to free. */
@@ -303,6 +304,7 @@ enum s3_error upload_close(struct upload *w)
         return S3_ERR_CONFLICT;
     w->closing = true;
     w->ends++;
+    uploads_stop_copies_locked(w->all, slice_str(w->id), /* ended= */ false);
     bool given_up = false;
     for (uint64_t end_ns = sys->mono_ns() + CLOSE_NS;
          w->working > 0 && sys->mono_ns() < end_ns && !(given_up = quit_is_now());)

@@ -149,6 +149,10 @@ void uploads_drop_bucket(struct uploads *u, struct slice bucket)
 {
     assert(bucket.n > 0);
     drop_each(u, &(struct wanted){.bucket = bucket}, "dropped with it");
+    LOCK_SCOPE(&u->lock);
+    for (struct upload_watch *x = u->watches; x; x = x->next) /* of those at its origin, too */
+        if (slice_eq(x->bucket, bucket))
+            uploads_stop_copies_locked(u, x->id, /* ended= */ true);
 }
 
 enum s3_error uploads_link(struct uploads *u, struct upload *w, struct sink *sink)
@@ -245,4 +249,41 @@ void uploads_each(struct uploads *u, struct slice bucket,
     for (struct upload *w = u->list; w; w = w->next)
         if (slice_eq_str(bucket, w->bucket))
             fn(arg, slice_str(w->key), w->id, w->created_ns);
+}
+
+/* ---- parts that are copies ---- */
+
+void uploads_watch(struct uploads *u, struct slice bucket, struct slice id, struct upload_watch *ret)
+{
+    LOCK_SCOPE(&u->lock);
+    *ret = (struct upload_watch){.next = u->watches, .bucket = bucket, .id = id};
+    atomic_init(&ret->stop, false);
+    u->watches = ret;
+}
+
+enum s3_error uploads_unwatch(struct uploads *u, struct upload_watch *x)
+{
+    LOCK_SCOPE(&u->lock);
+    struct upload_watch **at = &u->watches;
+
+    while (*at != x)
+        at = &(*at)->next;
+    *at = x->next;
+    return x->ended ? S3_ERR_NO_SUCH_UPLOAD : atomic_load(&x->stop) ? S3_ERR_UNAVAILABLE : S3_OK;
+}
+
+void uploads_stop_copies_locked(struct uploads *u, struct slice id, bool ended)
+{
+    for (struct upload_watch *x = u->watches; x; x = x->next) {
+        if (!slice_eq(x->id, id))
+            continue;
+        x->ended = x->ended || ended;
+        atomic_store(&x->stop, true);
+    }
+}
+
+void uploads_tell_end(struct uploads *u, struct slice id)
+{
+    LOCK_SCOPE(&u->lock);
+    uploads_stop_copies_locked(u, id, /* ended= */ true);
 }

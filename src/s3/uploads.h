@@ -120,6 +120,24 @@ struct part_sums upload_sums(const struct upload *w);
 /* Copy of all records, sorted by number; free(). */
 struct upload_part *upload_parts(struct upload *w, size_t *ret_n);
 
+/* ---- parts that are copies ---- */
+
+/* Who reads elsewhere what a part is to be, from uploads_watch to uploads_unwatch: `stop` is set when the
+ * upload has ended, or an end that was begun has stopped its parts; also of uploads whose parts are at the
+ * origin, by uploads_tell_end. */
+struct upload_watch {
+    struct upload_watch *next;
+    struct slice bucket, id; /* the caller's */
+    atomic_bool stop;
+    bool ended; /* of the upload; uploads->lock */
+};
+void uploads_watch(struct uploads *u, struct slice bucket, struct slice id, struct upload_watch *ret);
+/* What a copy comes to that was stopped: NO_SUCH_UPLOAD, or UNAVAILABLE where the end may fail, or has; OK:
+ * it was not. */
+enum s3_error uploads_unwatch(struct uploads *u, struct upload_watch *x);
+/* The upload of that id, whose parts are at the origin, was completed or aborted. */
+void uploads_tell_end(struct uploads *u, struct slice id);
+
 /* ---- end ---- */
 
 /* No part can begin any more, and those that still come are stopped: nobody waits for their clients, but only

@@ -47,6 +47,7 @@ struct uploads {
     struct lock lock; /* covers all below and the marked fields of uploads */
     struct cond ended;
     struct upload *list;
+    struct upload_watch *watches;
     size_t n, n_parts;
     struct done done[UPLOADS_DONE_MAX];
     size_t next_done;
@@ -56,6 +57,8 @@ struct uploads {
 
 /* Takes the sink over, when there is room for one more. */
 enum s3_error uploads_link(struct uploads *u, struct upload *w, struct sink *sink);
+/* Of uploads of that id. ended: it is gone; else its parts were stopped. */
+void uploads_stop_copies_locked(struct uploads *u, struct slice id, bool ended);
 /* What an upload became, for clients that ask again. */
 void uploads_remember_locked(struct uploads *u, const struct upload *w, struct slice etag,
                              struct slice checksum);

@@ -1,10 +1,15 @@
 """Ends of uploads in parts while other parts of them still come: on a connection that is dead, or one that goes on later."""
 
+import concurrent.futures
+import time
+
 import pytest
 
 import harness
+from relay import Relay
 from test_s3_multipart import MIB, Coming, Upload, code_of
 from test_s3_uploads_clouds import AzureMirror, GoogleMirror, azurite, gcs  # noqa: F401
+from test_silent import PATIENT
 
 KINDS = ("scratch", "s3", "gs", "az")
 
@@ -91,3 +96,50 @@ def test_a_part_that_a_failed_completion_stopped(place):
     upload.part(2, parts[2])
     upload.complete()
     assert read(place) == b"".join(parts.values()) and sent(place) == []
+
+
+@pytest.mark.parametrize("end", ["abort", "completion"])
+@pytest.mark.parametrize("after", [0, 300_000])
+@pytest.mark.parametrize("place", ["scratch", "s3"], indirect=True)
+def test_a_copy_ends_with_its_upload(place, origin, after, end):
+    """A part that is copied from an object whose origin says nothing any more, from the first or in the midst of its bytes, is told that
+    there is no such upload as soon as that was aborted or completed, and its source is not waited for; nor is it where the upload was
+    gone before. (Seen to wait for the source without uploads_tell_end and uploads_stop_copies_locked, and, asked again, without
+    check_upload.)"""
+    with Relay(origin.port) as relay:
+        source = place.node.new_bucket(origin, endpoint=relay.endpoint, **PATIENT)
+        origin.s3().put_object(Bucket=source, Key="source", Body=harness.random_bytes(8 * MIB))
+        upload = Upload(place)
+        upload.part(1, b"1")
+        relay.hush(after)
+        copy = lambda: place.s3.upload_part_copy(**upload.where, UploadId=upload.id, PartNumber=2, CopySource=f"{source}/source")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            try:
+                waiting = pool.submit(code_of, copy)
+                harness.wait_until(lambda: relay.held() > 0, what="the source is asked for")
+                upload.abort() if end == "abort" else upload.complete([1])
+                assert waiting.result(harness.PATIENCE) == "NoSuchUpload"
+                assert pool.submit(code_of, copy).result(harness.PATIENCE) == "NoSuchUpload"
+            finally:
+                relay.speak()
+    assert "Uploads" not in place.s3.list_multipart_uploads(Bucket=place.name)
+    assert end == "abort" or read(place) == b"1"
+
+
+@pytest.mark.parametrize("place", ["scratch"], indirect=True)
+def test_a_copy_of_what_is_cached_while_its_origin_is_away(place, origin):
+    """A part is copied from an object that is cached, as it is read, though its origin says nothing. (Seen to be refused where recall_old
+    takes every session that can be given up for a job's.)"""
+    data = harness.random_bytes(6 * MIB)
+    with Relay(origin.port) as relay:
+        source = place.node.new_bucket(origin, endpoint=relay.endpoint, validate="ttl:100ms", retry="1s", **{"origin.timeout": "1s"})
+        origin.s3().put_object(Bucket=source, Key="source", Body=data)
+        assert place.s3.get_object(Bucket=source, Key="source")["Body"].read() == data
+        upload = Upload(place)
+        relay.hush(0)
+        time.sleep(0.2)
+        made = place.s3.upload_part_copy(**upload.where, UploadId=upload.id, PartNumber=1, CopySource=f"{source}/source")
+        relay.speak()
+    upload.etags[1] = made["CopyPartResult"]["ETag"]
+    upload.complete()
+    assert read(place) == data

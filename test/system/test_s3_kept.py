@@ -354,6 +354,9 @@ def test_settings_that_are_refused(either_bucket):
         400, "InvalidArgument")
     assert lifecycle({**rule, "Filter": {"Tag": {"Key": "a", "Value": "b"}},
                       "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}) == (400, "InvalidRequest")
+    for size in ("ObjectSizeGreaterThan", "ObjectSizeLessThan"):
+        assert lifecycle({**rule, "Filter": {size: 1}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}) == (
+            400, "InvalidRequest")
     assert lifecycle({**rule}) == (400, "InvalidRequest")
     assert lifecycle({**rule, "Prefix": "a/", "Expiration": {"Days": 1}}) == (400, "MalformedXML")
     assert lifecycle(*[{**rule, "ID": "same", "Expiration": {"Days": 1}}] * 2) == (400, "InvalidArgument")

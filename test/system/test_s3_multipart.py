@@ -811,6 +811,28 @@ def test_an_abort_stops_what_the_origin_does_not_answer(new_shaper, node, origin
         assert keys_at_origin(here) == []
 
 
+def test_an_abort_stops_what_the_origin_copies(new_shaper, node, origin, bucket):
+    """A part that the origin copies by itself, and does not answer for: the abort of its upload gives it five seconds, and then ends it,
+    here and at the origin. (Seen to wait for the origin's time-out, here ten minutes, without upload_slot_copy.)"""
+    shaper = new_shaper()
+    here = own(bucket, node, node.new_bucket(origin, endpoint=shaper.endpoint, **{"origin.timeout": "10m", "retry": "30m"}))
+    here.truth.put_object(Bucket=here.name, Key="source", Body=harness.random_bytes(5 * MIB))
+    upload = Upload(here)
+    copy = lambda: here.s3.upload_part_copy(**upload.where, UploadId=upload.id, PartNumber=1, CopySource=f"{here.name}/source")
+    shaper.fault("stall", match="PUT", at=0, count=1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        try:
+            waiting = pool.submit(code_of, copy)
+            harness.wait_until(lambda: shaper.stats()["faults_injected"] > 0, what="the origin does not answer")
+            upload.abort()
+            assert waiting.result(harness.PATIENCE) == "NoSuchUpload"
+        finally:
+            shaper.release()
+    assert open_at(here) == []
+    assert code_of(lambda: here.s3.list_parts(**upload.where, UploadId=upload.id)) == "NoSuchUpload"
+    assert keys_at_origin(here) == ["source"]
+
+
 def bytes_on_disk(directory):
     """What the files below it have there; those that go meanwhile do not count."""
     taken = 0

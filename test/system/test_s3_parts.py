@@ -10,6 +10,7 @@ import zlib
 import botocore.auth
 import botocore.awsrequest
 import botocore.credentials
+import botocore.exceptions
 import pytest
 
 import harness
@@ -195,8 +196,8 @@ def test_part_numbers_of_reads(bucket, scratch):
         got = s3.get_object(**where, PartNumber=1)
         assert got["Body"].read() == b"body" and got["ETag"] == etag and "PartsCount" not in got
         for call in (s3.get_object, s3.head_object):
-            assert refused(call, **where, PartNumber=2)[0] == 400
-        assert refused(s3.get_object, **where, PartNumber=2) == (400, "InvalidPart")
+            assert refused(call, **where, PartNumber=2)[0] == 416
+        assert refused(s3.get_object, **where, PartNumber=2) == (416, "InvalidPartNumber")
         assert refused(s3.get_object, **where, PartNumber=0) == (400, "InvalidArgument")
         assert refused(s3.get_object, **where, PartNumber=1, Range="bytes=0-1") == (400, "InvalidRequest")
         assert refused(s3.get_object, Bucket=name, Key="none", PartNumber=1) == (404, "NoSuchKey")
@@ -222,7 +223,7 @@ def test_part_numbers_at_an_origin_that_tells(node, scratch):
             head = s3.head_object(Bucket=name, Key="k", PartNumber=number)
             assert (head["ContentLength"], head["PartsCount"]) == (len(data), len(made.parts))
         beyond = max(made.parts) + 1
-        assert refused(s3.get_object, Bucket=name, Key="k", PartNumber=beyond) == (400, "InvalidPart")
+        assert refused(s3.get_object, Bucket=name, Key="k", PartNumber=beyond) == (416, "InvalidPartNumber")
     assert refused(s3.get_object, Bucket=name, Key="none", PartNumber=1) == (404, "NoSuchKey")
 
 
@@ -271,7 +272,7 @@ def test_values_in_memory_have_no_parts(node):
     made = s3.put_object(**where, Body=b"value", ChecksumAlgorithm="CRC32")
     got = s3.get_object(**where, PartNumber=1, ChecksumMode="ENABLED")
     assert got["Body"].read() == b"value" and got["ChecksumCRC32"] == made["ChecksumCRC32"]
-    assert refused(s3.get_object, **where, PartNumber=2) == (400, "InvalidPart")
+    assert refused(s3.get_object, **where, PartNumber=2) == (416, "InvalidPartNumber")
     assert "ObjectParts" not in s3.get_object_attributes(**where, ObjectAttributes=["ObjectParts", "ETag"])
     s3.put_object_tagging(**where, Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
     assert s3.head_object(**where, ChecksumMode="ENABLED")["ChecksumCRC32"] == made["ChecksumCRC32"]
@@ -287,7 +288,11 @@ def test_parts_have_the_numbers_of_the_completion(node, scratch):
         assert (got["Body"].read(), got["PartsCount"]) == (data, 2)
         assert s3.head_object(**made.where, PartNumber=number)["ContentLength"] == len(data)
     for number in (1, 2, 5, 8, 10_000):
-        assert refused(s3.get_object, **made.where, PartNumber=number) == (400, "InvalidPart")
+        assert refused(s3.get_object, **made.where, PartNumber=number) == (416, "InvalidPartNumber")
+    with pytest.raises(botocore.exceptions.ClientError) as beyond:
+        s3.get_object(**made.where, PartNumber=5)
+    assert {k: beyond.value.response["Error"][k] for k in ("PartNumberRequested", "ActualPartCount")} == {
+        "PartNumberRequested": "5", "ActualPartCount": "2"}
     assert refused(s3.get_object, **made.where, PartNumber=10_001) == (400, "InvalidArgument")
     shown = s3.get_object_attributes(**made.where, ObjectAttributes=["ObjectParts"])["ObjectParts"]
     assert [(p["PartNumber"], p["Size"]) for p in shown["Parts"]] == [(3, 5 * MIB), (7, 11)]
@@ -318,7 +323,7 @@ def test_copies_and_tags_keep_parts(node, scratch):
     etag, checksum, parts = look("new")
     assert "-" not in etag and checksum is None and parts == []
     s3.put_object(Bucket=scratch, Key="copy", Body=b"other")
-    assert refused(s3.get_object, Bucket=scratch, Key="copy", PartNumber=9) == (400, "InvalidPart")
+    assert refused(s3.get_object, Bucket=scratch, Key="copy", PartNumber=9) == (416, "InvalidPartNumber")
 
 
 def test_parts_end_with_their_bytes(node, scratch, tmp_path, need_fuse):

@@ -96,6 +96,17 @@ def test_the_answers_that_a_form_may_ask_for(bucket):
     assert keys == ["redirected", "up/b", "up/c", "up/name.txt"]
 
 
+def test_a_file_name_is_not_cut(bucket):
+    """Of a file name that is too long to be read no beginning is taken for the key. (Seen to make the key "name" where parameter() says of
+    what is too long that it is not there.)"""
+    fields = signed(bucket, "${filename}")
+    reply = post(bucket, fields, filename="d/" * 510 + "name.txt")
+    assert (reply.status, reply.error()["Code"]) == (400, "MalformedPOSTRequest")
+    assert nothing_there(bucket)
+    assert post(bucket, fields, filename="d/" * 508 + "name.txt").status == 204
+    assert [o["Key"] for o in bucket.s3.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["name.txt"]
+
+
 def test_an_answer_names_the_object_as_its_client_reaches_it(new_node, origin, bucket):
     """By the host that names the bucket, too; a host of any length does no harm."""
     fields = signed(bucket, "k", success_action_status="201")

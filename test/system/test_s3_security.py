@@ -525,7 +525,8 @@ def test_signature_version_2_in_the_header(bucket):
 
 
 def test_pages_of_buckets(new_node, origin):
-    """ListBuckets by pages and by prefix shows each bucket once."""
+    """ListBuckets by pages, by prefix and by region shows each bucket once. (Seen to show them in every region where bucket-region is not
+    looked at.)"""
     node = new_node()
     shared = origin.new_bucket()
     names = sorted(["one-a", "one-b", "one-c", "two-a", "two-b"])
@@ -542,6 +543,8 @@ def test_pages_of_buckets(new_node, origin):
         token = {"ContinuationToken": page["ContinuationToken"]}
     assert (seen, pages) == (names, 3)
     assert [b["Name"] for b in s3.list_buckets(Prefix="two-")["Buckets"]] == ["two-a", "two-b"]
+    assert [b["Name"] for b in s3.list_buckets(BucketRegion=harness.REGION)["Buckets"]] == names
+    assert s3.list_buckets(BucketRegion="eu-west-1").get("Buckets", []) == []
     with pytest.raises(botocore.exceptions.ClientError) as caught:
         s3.list_buckets(MaxBuckets=10001)
     assert caught.value.response["Error"]["Code"] == "InvalidArgument"

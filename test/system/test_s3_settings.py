@@ -179,15 +179,21 @@ def test_functions_that_are_not_here_change_nothing(bucket):
 
 
 def test_create_bucket_reads_all_that_is_asked(node):
-    """Grants are refused however their header is written; a document with two regions is none."""
+    """Grants are refused however their header is written; a document with two regions is none, and one that asks for tags or for a
+    directory bucket is not done by half. (Seen to make the bucket without them where on_element looks for the region alone.)"""
     path = "/some-bucket"
     for name in ("x-amz-grant-read", "X-Amz-Grant-Read"):
         headers = signed(node, "PUT", path, {name: 'id="x"'})
         assert name in headers
         assert send(node, "PUT", path, headers).error()["Code"] == "AccessControlListNotSupported"
-    region = f"<LocationConstraint>{harness.REGION}</LocationConstraint>"
-    body = f"<CreateBucketConfiguration>{region * 2}</CreateBucketConfiguration>".encode()
+    location = f"<LocationConstraint>{harness.REGION}</LocationConstraint>"
+    body = f"<CreateBucketConfiguration>{location * 2}</CreateBucketConfiguration>".encode()
     assert ask(node, "PUT", path, body).error()["Code"] == "MalformedXML"
+    for more in ("<Tags><Tag><Key>a</Key><Value>b</Value></Tag></Tags>", "<Bucket><Type>Directory</Type></Bucket>", "<Location/>"):
+        body = f"<CreateBucketConfiguration>{location}{more}</CreateBucketConfiguration>".encode()
+        assert ask(node, "PUT", path, body).error()["Code"] == "NotImplemented", more
+    for body in (b"<Other/>", b"<CreateBucketConfigurations><A/></CreateBucketConfigurations>"):
+        assert ask(node, "PUT", path, body).error()["Code"] == "MalformedXML", body
     assert refused(node.s3().head_bucket, Bucket="some-bucket") == (404, "404")
 
 

@@ -176,3 +176,32 @@ def test_anonymous_reads_where_the_bucket_says_so(bucket):
     assert send(node, "POST", f"/{name}?delete", body=b"<Delete/>").error()["Code"] == "AccessDenied"
     node.cli("bucket", "set", name, "anonymous=")
     assert fetch(f"{url}/k").error()["Code"] == "AccessDenied"
+
+
+def test_who_signs_reads_what_strangers_may(bucket):
+    """A user whose pattern does not fit a bucket with anonymous=read reads and lists it as whoever does not sign, copies from it too, and
+    does and hears no more; his own list of buckets does not have it. (Seen to be refused everything where s3_check_access asks the
+    pattern alone.)"""
+    node, name, own = bucket.node, bucket.name, bucket.node.new_bucket(bucket.origin)
+    bucket.s3.put_object(Bucket=name, Key="k", Body=b"data")
+    who = s3_of(node, user(node, harness.random_name("u"), role="writer", buckets=own))
+    assert refused(who.get_object, Bucket=name, Key="k") == "AccessDenied"
+    node.cli("bucket", "set", name, "anonymous=read")
+    got = who.get_object(Bucket=name, Key="k", ResponseContentType="x/y")
+    assert (got["Body"].read(), got["ContentType"]) == (b"data", "x/y")
+    assert who.head_object(Bucket=name, Key="k")["ContentLength"] == 4
+    assert who.head_bucket(Bucket=name)["ResponseMetadata"]["HTTPStatusCode"] == 200
+    assert [o["Key"] for o in who.list_objects_v2(Bucket=name)["Contents"]] == ["k"]
+    assert fetch(who.generate_presigned_url("get_object", {"Bucket": name, "Key": "k"})).body == b"data"
+    who.copy_object(Bucket=own, Key="c", CopySource=f"{name}/k")
+    assert who.get_object(Bucket=own, Key="c")["Body"].read() == b"data"
+    assert refused(who.get_object, Bucket=name, Key="none") == "NoSuchKey"
+    for call, arguments in ((who.put_object, {"Key": "new", "Body": b"x"}), (who.delete_object, {"Key": "k"}),
+                            (who.create_multipart_upload, {"Key": "n"}), (who.list_multipart_uploads, {}),
+                            (who.copy_object, {"Key": "n", "CopySource": f"{own}/c"}), (who.get_bucket_tagging, {}),
+                            (who.get_bucket_cors, {}), (who.get_bucket_acl, {}), (who.get_object_acl, {"Key": "k"})):
+        assert refused(call, Bucket=name, **arguments) == "AccessDenied"
+    assert [b["Name"] for b in who.list_buckets()["Buckets"]] == [own]
+    node.cli("bucket", "set", name, "anonymous=")
+    assert refused(who.get_object, Bucket=name, Key="k") == "AccessDenied"
+    assert refused(who.copy_object, Bucket=own, Key="c", CopySource=f"{name}/k") == "AccessDenied"

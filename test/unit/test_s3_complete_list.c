@@ -85,6 +85,7 @@ static void bad_lists_are_refused(void **state)
         OPEN "<Part><PartNumber>0</PartNumber><ETag>e</ETag></Part>" CLOSE,
         OPEN "<Part><PartNumber>10001</PartNumber><ETag>e</ETag></Part>" CLOSE,
         OPEN "<Part><PartNumber>1</PartNumber><ETag>e</ETag><ETag>f</ETag></Part>" CLOSE,
+        OPEN "<Part><PartNumber>1</PartNumber><PartNumber>2</PartNumber><ETag>e</ETag></Part>" CLOSE,
         OPEN "<Part><PartNumber>1</PartNumber><ETag>e</ETag><ChecksumCRC32>a</ChecksumCRC32>"
              "<ChecksumSHA1>b</ChecksumSHA1></Part>" CLOSE,
         OPEN "<Part><PartNumber>1</PartNumber><ETag>e</ETag></Part>",

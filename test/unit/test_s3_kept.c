@@ -242,6 +242,9 @@ static void lifecycle_comes_due(void **state)
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS - 1));
     assert_true(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 1002 * DAY_NS));
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p"), noon, 2000 * DAY_NS));
+    l.rules[2].has_larger = true; /* 0 is a size, too */
+    assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), noon, 2000 * DAY_NS));
+    l.rules[2].has_larger = false;
     assert_false(lifecycle_aborts(uploads, SLICE_LIT("p/k"), UINT64_MAX, 2000 * DAY_NS));
     l.rules[0].enabled = l.rules[2].enabled = false;
     assert_false(expires(days, SLICE_LIT("p/k"), 1, noon, 2000 * DAY_NS));

@@ -369,6 +369,47 @@ static void aborting_waits_for_nobody(void **state)
     uploads_free(u);
 }
 
+/* Who copies to a part is told by an end of its upload, and by no other's: that its parts were stopped, then
+ * that it is gone; also of an upload that is elsewhere, and of one whose bucket goes. (Fails without
+ * uploads_stop_copies_locked in upload_close, in upload_unlink_locked, or in uploads_drop_bucket.) */
+static void copies_hear_of_the_end(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE], other[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id), *another = new_upload(u, other);
+    const struct slice there = SLICE_LIT("11223344556677889900112233445566"),
+                       bucket_there = SLICE_LIT("there");
+    struct upload_watch first, second, third, fourth;
+    (void)state;
+
+    uploads_watch(u, bucket, slice_str(id), &first);
+    uploads_watch(u, bucket, slice_str(other), &second);
+    assert_int_equal(upload_close(w), S3_OK);
+    assert_true(atomic_load(&first.stop));
+    upload_reopen(w);
+    assert_int_equal(uploads_unwatch(u, &first), S3_ERR_UNAVAILABLE);
+    uploads_watch(u, bucket, slice_str(id), &first);
+    assert_false(atomic_load(&first.stop));
+    assert_int_equal(upload_abort(w), S3_OK);
+    assert_true(atomic_load(&first.stop));
+    assert_int_equal(uploads_unwatch(u, &first), S3_ERR_NO_SUCH_UPLOAD);
+    assert_false(atomic_load(&second.stop));
+    uploads_watch(u, bucket_there, there, &third);
+    uploads_watch(u, bucket_there, there, &fourth);
+    uploads_tell_end(u, there);
+    assert_int_equal(uploads_unwatch(u, &third), S3_ERR_NO_SUCH_UPLOAD);
+    assert_int_equal(uploads_unwatch(u, &fourth), S3_ERR_NO_SUCH_UPLOAD);
+    uploads_watch(u, bucket_there, there, &third);
+    uploads_drop_bucket(u, SLICE_LIT("ther"));
+    assert_false(atomic_load(&third.stop));
+    uploads_drop_bucket(u, bucket_there);
+    assert_int_equal(uploads_unwatch(u, &third), S3_ERR_NO_SUCH_UPLOAD);
+    assert_int_equal(uploads_unwatch(u, &second), S3_OK);
+    upload_unref(w);
+    upload_unref(another);
+    uploads_free(u);
+}
+
 static void count_one(void *arg, struct slice k, const char *id, uint64_t created_ns)
 {
     (void)k, (void)id, (void)created_ns;
@@ -651,6 +692,7 @@ int main(void)
         cmocka_unit_test(a_stopped_part_stays_stopped),
         cmocka_unit_test(closing_is_given_up),
         cmocka_unit_test(aborting_waits_for_nobody),
+        cmocka_unit_test(copies_hear_of_the_end),
         cmocka_unit_test(uploads_end_with_their_bucket),
         cmocka_unit_test(a_failed_completion_of_a_removed_bucket),
         cmocka_unit_test(a_sync_that_failed_fails_again),

@@ -48,7 +48,7 @@ struct fake {
     _Atomic uint64_t first_handle; /* of this life of the node: handles are first_handle .. */
     _Atomic uint64_t next_handle;
     atomic_int seen[OPS_MAX], cut[OPS_MAX]; /* cut: so many requests of this kind lose their connection */
-    atomic_int hang_ms[OPS_MAX];
+    atomic_int hang_ms[OPS_MAX], refused[OPS_MAX];    /* refused: so many are answered ERR_CLOSED */
     _Atomic uint64_t id[OPS_MAX], id_before[OPS_MAX]; /* of the last requests of this kind */
     atomic_int n_closed;                              /* handles */
     atomic_bool is_earlier;                           /* it does not know CLOSE_MANY */
@@ -359,12 +359,12 @@ static inline void run(struct conn *c, const struct wire_header *h, const void *
     }
 }
 
-/* Whether this request shall lose its connection. */
-static inline bool is_cut(struct fake *f, uint32_t op)
+/* Whether this request is one of those left. */
+static inline bool is_one_of(atomic_int *counter)
 {
-    int left = atomic_load(&f->cut[op]);
+    int left = atomic_load(counter);
     while (left > 0)
-        if (atomic_compare_exchange_weak(&f->cut[op], &left, left - 1))
+        if (atomic_compare_exchange_weak(counter, &left, left - 1))
             return true;
     return false;
 }
@@ -395,7 +395,7 @@ static inline void *serve(void *arg)
              sys_mono_ms() - from_ms < (uint64_t)atomic_load(&f->hang_ms[h.op]) &&
              !atomic_load(&f->stopping);)
             sys->sleep_ns(10000000);
-        if (is_cut(f, h.op))
+        if (is_one_of(&f->cut[h.op]))
             break;
         if (f->before)
             f->before(f->before_arg, h.op);
@@ -412,6 +412,10 @@ static inline void *accept_all(void *arg)
     struct fake *f = arg;
     while (!atomic_load(&f->stopping)) {
         struct pollfd p = {.fd = f->listen_fd, .events = POLLIN};
+        if (is_one_of(&f->refused[h.op])) {
+            answer(c, &h, ERR_CLOSED, NULL, -1);
+            continue;
+        }
         if (poll(&p, 1, 10) <= 0)
             continue;
         int fd = accept4(f->listen_fd, NULL, NULL, SOCK_CLOEXEC);
@@ -536,6 +540,21 @@ static inline void expect_bytes(struct client_file *f, uint64_t offset, size_t n
     _cleanup_free_ char *p = malloc(n);
     ssize_t got = client_file_pread(f, p, n, offset, &e);
     assert_int_equal(got, offset < BODY_BYTES ? MIN(n, BODY_BYTES - offset) : 0);
+static inline void *stat_one(void *arg)
+{
+    (void)stat_key(arg, "k");
+    return NULL;
+}
+
+/* Starts it and waits until the node has its request. */
+static inline void start_one(struct fake *f, void *(*ask)(void *arg), struct client *c, uint32_t op,
+                             pthread_t *ret)
+{
+    assert_int_equal(pthread_create(ret, NULL, ask, c), 0);
+    while (atomic_load(&f->seen[op]) == 0)
+        sys->sleep_ns(1000000);
+}
+
     for (ssize_t i = 0; i < got; i++)
         assert_int_equal(p[i], content(offset + (uint64_t)i));
 }

@@ -247,12 +247,6 @@ static void test_a_process_without_descriptors_goes_on(void **state)
     end(&l);
 }
 
-static void *stat_one(void *arg)
-{
-    (void)stat_key(arg, "k");
-    return NULL;
-}
-
 /* Nor does any other call fail, or wait, for want of a connection while files are kept that nobody has open.
  */
 static void test_kept_files_make_room_for_connections(void **state)
@@ -269,9 +263,7 @@ static void test_kept_files_make_room_for_connections(void **state)
     for (const char *key = "abcdef"; *key; key++)
         read_key(&l, (const char[]){*key, 0});
     atomic_store(&f->hang_ms[WIRE_OP_STAT], 3600000);
-    assert_int_equal(pthread_create(&asking, NULL, stat_one, l.c), 0); /* by the only connection */
-    while (atomic_load(&f->seen[WIRE_OP_STAT]) == 0)
-        sys->sleep_ns(1000000);
+    start_one(f, stat_one, l.c, WIRE_OP_STAT, &asking); /* by the only connection */
     while (n < ARRAY_SIZE(held) && (held[n] = dup(STDERR_FILENO)) >= 0)
         n++;
     assert_int_equal(closes(f), 0);

@@ -317,8 +317,10 @@ void writer_unref(struct writer *w); /* the last one drops what was not committe
 /* Whether the commit may be asked for once more after one that was given up: the body is whole and here, and
  * it makes no difference whether the origin has it already. */
 bool writer_may_repeat(struct object_session *ses, uint64_t handle);
-/* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. */
-int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct err *e);
+/* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. also: another ETag that the
+ * version is known by; empty: none. */
+int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct slice also,
+                            struct err *e);
 
 /* ---- uploads in parts: upload_ops.c, upload_end.c, upload_table.c ---- */
 struct part_write;

@@ -99,7 +99,7 @@ int op_scratch_open(struct scratch_op *o, const struct wire_open_req *req, struc
     sobject_attr(o->node, o->call.bucket, &x, /* posix= */ false, a, &rep->attr);
     if (modes)
         smodes_add(&x, a, &rep->attr);
-    r = object_check_conditions(req, rep->attr.etag, e);
+    r = object_check_conditions(req, rep->attr.etag, /* also= */ SLICE_NULL, e);
     if (r < 0)
         return r;
     if (!found && !is_link)

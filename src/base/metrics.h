@@ -87,7 +87,8 @@
     X(LIMIT_REFUSED, COUNTER, "forebay_limit_refused_total", "limit,name",                                   \
       "Requests refused because too many wait for a limit")                                                  \
     X(MEMORY_REFUSED, COUNTER, "forebay_memory_refused_total", "for",                                        \
-      "Requests refused because others had the memory; for documents of S3 clients or parts of uploads")     \
+      "Requests refused because others had the memory; for documents of S3 clients, parts of uploads, or "   \
+      "bytes of the wire protocol (wire)")                                                                   \
     X(CROWD_REFUSED, COUNTER, "forebay_crowd_refused_total", "for",                                          \
       "Requests refused because too many others wait; for origins, or parts of uploads that are on their "   \
       "way")                                                                                                 \

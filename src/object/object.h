@@ -97,6 +97,9 @@ void object_sent(struct object_session *s, uint32_t op, const void *rep);
 /* Instead, after one that was a success and that nobody got: who had asked waits no more. What it opened is
  * closed, and what it changed is told to the session's own watch, too. */
 void object_unsent(struct object_session *s, uint32_t op, const void *req, const void *rep, struct arena *a);
+/* The most bytes of an object that the reply to this request brings, for who has to find memory for it first;
+ * 0: none to speak of, or the caller has a descriptor to read them from. */
+uint64_t object_reply_bytes(struct object_session *s, uint32_t op, const void *req);
 DEFINE_CLEANUP(struct object_session, object_session_free)
 
 /*

@@ -18,6 +18,8 @@
 #define OBJECT_STRIPES       256
 #define OBJECT_HANDLES_MAX   65536  /* per session */
 #define OBJECT_OF_USERS_MAX  131072 /* of all sessions of users together */
+/* Most of one TREE_READ, TREE_WRITE or TREE_APPEND. */
+#define OBJECT_TREE_PIECE_BYTES MIB
 /* Files up to this size are filled before a mount's open returns: then it is passthrough. */
 #define OBJECT_WHOLE_AT_OPEN (128 * KIB)
 
@@ -312,6 +314,8 @@ void reader_ref(struct reader *r);
 void reader_unref(struct reader *r);
 /* The reply to OPEN is sent: the process that got its descriptor has its own now. */
 void reader_passed(struct object_session *ses, const struct wire_open_rep *rep);
+/* As object_reply_bytes, of a FETCH. */
+uint64_t reader_reply_bytes(struct reader *r, const struct wire_fetch_req *q);
 void writer_ref(struct writer *w);
 void writer_unref(struct writer *w); /* the last one drops what was not committed */
 /* Whether the commit may be asked for once more after one that was given up: the body is whole and here, and
@@ -395,6 +399,7 @@ void stree_use(struct stree *t);
 void stree_unuse(struct stree *t);
 void sreader_ref(struct sreader *r);
 void sreader_unref(struct sreader *r);
+uint64_t sreader_reply_bytes(const struct sreader *r, const struct wire_fetch_req *q); /* as of a reader */
 void swriter_ref(struct swriter *w);
 void swriter_unref(struct swriter *w); /* the last one drops what was not committed */
 

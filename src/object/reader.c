@@ -790,6 +790,18 @@ int op_fetch(struct object_session *ses, const struct wire_fetch_req *req, struc
     return result;
 }
 
+/* None where the caller reads from the descriptor, unless its disk has no room for what is missing. */
+uint64_t reader_reply_bytes(struct reader *r, const struct wire_fetch_req *q)
+{
+    bool comes = q->flags & WIRE_INLINE || !reader_gives_fd(r);
+    if (!comes) {
+        LOCK_SCOPE(&r->lock);
+        comes = r->fill && fill_is_uncached(r->fill);
+    }
+    uint64_t left = r->size - MIN(q->offset, r->size);
+    return comes ? MIN(MIN(q->n, left), FILL_INLINE_MAX_BYTES) : 0;
+}
+
 /* ---- CLOSE ---- */
 
 int op_close(struct object_session *ses, const struct wire_close_req *req, struct arena *a,

@@ -162,6 +162,12 @@ int op_scratch_fetch(struct object_session *ses, const struct wire_fetch_req *re
     return result;
 }
 
+uint64_t sreader_reply_bytes(const struct sreader *r, const struct wire_fetch_req *q)
+{
+    uint64_t left = r->size - MIN(q->offset, r->size);
+    return q->flags & WIRE_INLINE || r->target ? MIN(MIN(q->n, left), (uint64_t)INLINE_MAX_BYTES) : 0;
+}
+
 int op_scratch_close(struct object_session *ses, const struct wire_close_req *req, struct arena *a,
                      struct wire_close_rep *rep, struct err *e)
 {

@@ -111,6 +111,33 @@ void object_unsent(struct object_session *s, uint32_t op, const void *req, const
     scratch_tell_all(s, op, req);
 }
 
+static uint64_t fetched_bytes(struct object_session *s, const struct wire_fetch_req *q)
+{
+    uint64_t n = 0;
+    enum handle_kind kind = session_kind(s, q->handle);
+    void *x = kind == HANDLE_READ || kind == HANDLE_SREAD ? session_get(s, kind, q->handle, NULL) : NULL;
+    if (x && kind == HANDLE_READ) {
+        n = reader_reply_bytes(x, q);
+        reader_unref(x);
+    } else if (x) {
+        n = sreader_reply_bytes(x, q);
+        sreader_unref(x);
+    }
+    return n;
+}
+
+uint64_t object_reply_bytes(struct object_session *s, uint32_t op, const void *req)
+{
+    switch (op) {
+    case WIRE_OP_FETCH:
+        return fetched_bytes(s, req);
+    case WIRE_OP_TREE_READ:
+        return MIN((uint64_t)((const struct wire_tree_read_req *)req)->n, (uint64_t)OBJECT_TREE_PIECE_BYTES);
+    default:
+        return 0;
+    }
+}
+
 /* Users are many, and each may have as many sessions as it likes. */
 static bool enter_users(struct object_session *ses)
 {

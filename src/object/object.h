@@ -151,14 +151,14 @@ bool object_anonymous_read(struct object_service *s, struct slice bucket);
  * there. Every S3 request needs them: no operation runs, nothing is waited for. Gives whether its objects
  * have times of change beside those of writing (WIRE_SINCE). */
 bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret);
-
-/* What a thread of a front does that may wait for long: it is one of the crowd of those that wait for
- * origins. Between the two quit_is_now() says when to give it up. */
 /* Another ETag that the version of this one is known by, in the arena: with write=back it has had one here
  * before the origin gave it its own. Empty: none that is remembered. No operation runs, nothing is waited
  * for. */
 struct slice object_other_etag(struct object_service *s, struct slice bucket, struct slice key,
                                struct slice etag, struct arena *a);
+
+/* What a thread of a front does that may wait for long: it is one of the crowd of those that wait for
+ * origins. Between the two quit_is_now() says when to give it up. */
 struct object_wait {
     struct quit quit;
     struct quit_turn turn;

@@ -3,6 +3,8 @@
 /* The wire protocol of the front end: who may speak, frames that are broken or slow, sessions. */
 #include "server_front_common.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/syscall.h>
 
 /* ---- wire ---- */
@@ -391,8 +393,6 @@ static void large_bodies_go_through(void **state)
     stop(f); /* asserts that nothing of the budget is taken */
 }
 
-/* Who connects to the wire port and says nothing, or no HELLO, is gone after the request timeout; a client
- * that has signed in may be silent for as long as it likes. */
 static int write_piece(int fd, size_t n, struct err *e)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(WIRE_BODY_MAX_BYTES);
@@ -444,6 +444,8 @@ static void what_finds_no_memory_is_refused_alone(void **state)
     stop(f);
 }
 
+/* Who connects to the wire port and says nothing, or no HELLO, is gone after the request timeout; a client
+ * that has signed in may be silent for as long as it likes. */
 static void strangers_do_not_stay(void **state)
 {
     struct fixture *f = start(&(struct front_config){.request_timeout_ms = 5000, .idle_timeout_ms = 1000});
@@ -458,6 +460,50 @@ static void strangers_do_not_stay(void **state)
     assert_int_equal(call_stat(friend, "k", &n, &e), 0);
     (void)close(stranger);
     (void)close(friend);
+    stop(f);
+}
+
+/* The node's end of a connection by TCP. */
+static int other_end(int fd)
+{
+    struct sockaddr_in own = {0}, peer;
+    socklen_t n = sizeof(own);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &n), 0);
+    for (int x = 0; x < 1024; x++) {
+        n = sizeof(peer);
+        if (getpeername(x, (struct sockaddr *)&peer, &n) == 0 && peer.sin_family == AF_INET &&
+            peer.sin_port == own.sin_port)
+            return x;
+    }
+    fail_msg("no such connection");
+    return -1;
+}
+
+static int tcp_option(int fd, int name)
+{
+    int value = 0;
+    socklen_t n = sizeof(value);
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, name, &value, &n), 0);
+    return value;
+}
+
+/* What a client has open ends within two minutes after its machine is gone, of which the kernel tells. (Seen
+ * to fail with SO_KEEPALIVE alone, which asks after two hours.) */
+static void clients_that_vanish_are_found_out(void **state)
+{
+    struct fixture *f = start(&(struct front_config){0});
+    struct err e = {0};
+    int fd = dial(f->wire);
+    assert_int_equal(sign_in(fd, session_a, secret_key, &e), 0);
+    int there = other_end(fd), on = 0;
+    socklen_t n = sizeof(on);
+    assert_int_equal(getsockopt(there, SOL_SOCKET, SO_KEEPALIVE, &on, &n), 0);
+    assert_true(on);
+    int quiet_s =
+        tcp_option(there, TCP_KEEPIDLE) + tcp_option(there, TCP_KEEPINTVL) * tcp_option(there, TCP_KEEPCNT);
+    assert_in_range(quiet_s, 60, 120);
+    assert_in_range(tcp_option(there, TCP_USER_TIMEOUT), 60000, 120000);
+    (void)close(fd);
     stop(f);
 }
 
@@ -515,10 +561,11 @@ int main(void)
         cmocka_unit_test(slow_frames_are_served),
         cmocka_unit_test(half_hellos_hold_no_thread),
         cmocka_unit_test(large_bodies_go_through),
+        cmocka_unit_test(what_finds_no_memory_is_refused_alone),
         cmocka_unit_test(strangers_do_not_stay),
+        cmocka_unit_test(clients_that_vanish_are_found_out),
         cmocka_unit_test(replies_that_nobody_gets_are_told),
     };
     (void)signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests_name("server_front_wire", tests, NULL, NULL);
 }
-        cmocka_unit_test(what_finds_no_memory_is_refused_alone),

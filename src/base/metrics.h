@@ -123,6 +123,9 @@ uint64_t metrics_quantile_ns(struct metric_series *s, double q);
 /* Series of buckets other than these end, once they were missing from two calls: they are not shown any more,
  * and begin anew when there is such a bucket again. `names` are in the order of strcmp. */
 void metrics_keep_buckets(const char *const *names, size_t n);
+/* What the series is about is gone: it is not shown any more, and begins anew when that comes again. Who
+ * looked it up before may count into another one: by who sees to it that nobody does. */
+void metrics_end(enum metric m, const char *l0, const char *l1, const char *l2);
 /* Convenience for cold paths. */
 #define metrics_count(m, l0, l1, l2) metrics_add(metrics_series((m), (l0), (l1), (l2)), 1)
 

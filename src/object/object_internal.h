@@ -446,6 +446,11 @@ bool object_is_md5(struct slice etag);
 int object_finish_move(struct object_service *s, struct upstream *u, const struct intent_record *x,
                        struct arena *a, struct err *e);
 
+/* ---- status.c ---- */
+/* The session is of no mount any more, or of another one; service->lock. What is shown of where it was ends,
+ * unless another session is of that. */
+void status_forget_mount_locked(struct object_session *ses);
+
 /* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c,
  * user_ops.c, meta_ops.c, scratch_tree.c, scratch_attr.c ---- */
 #define X(NAME, name, number)                                                                                \

@@ -188,6 +188,7 @@ void object_session_free(struct object_session *ses)
     while (*at != ses)
         at = &(*at)->next;
     *at = ses->next;
+    status_forget_mount_locked(ses);
     lock_drop(&s->lock);
     /* Watches end before the files that they are about are let go: what nobody uses may change without a word
      * to anybody. */
@@ -202,8 +203,6 @@ void object_session_free(struct object_session *ses)
     route_session_free(ses->route);
     user_unref(ses->user);
     free(ses->access_key);
-    if (ses->mount_point)
-        metrics_set(metrics_series(METRIC_PASSTHROUGH, ses->mount_point, NULL, NULL), 0);
     free(ses->mount_point);
     free(ses->mount_bucket);
     free(ses->mount_reason);

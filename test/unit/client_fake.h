@@ -56,6 +56,7 @@ struct fake {
     atomic_int strangers; /* handles of another life that were used */
     atomic_bool wants_signature, gives_fds, lies;
     atomic_bool gives_unasked;           /* a descriptor with each reply */
+    atomic_bool gives_no_pipes;          /* with its watches */
     atomic_bool is_complete, is_scratch; /* what it gives is the whole object; its buckets have no origin */
     _Atomic uint64_t valid_ms;
     int watch_fds[WATCHES_MAX]; /* where records are written; covered by `lock` */
@@ -197,10 +198,11 @@ static inline int new_watch(struct fake *f, int write_fds[WATCHES_MAX], atomic_i
 static inline void do_watch(struct conn *c, const struct wire_header *h)
 {
     struct fake *f = c->f;
-    int fd = new_watch(f, f->watch_fds, &f->n_watches);
+    bool gives = !atomic_load(&f->gives_no_pipes);
+    int fd = gives ? new_watch(f, f->watch_fds, &f->n_watches) : -1;
     struct wire_watch_rep rep = {.handle = atomic_fetch_add(&f->next_handle, 1)};
     answer(c, h, 0, &rep, fd);
-    (void)close(fd);
+    macro_close(&fd);
 }
 
 static inline void do_watch_names(struct conn *c, const struct wire_header *h)
@@ -245,6 +247,16 @@ static inline void do_list(struct conn *c, const struct wire_header *h, const st
         rep.truncated = true;
     if (slice_eq_str(q->bucket, "broken"))
         rep.entries.n--;
+    answer(c, h, 0, &rep, -1);
+}
+
+/* The same page, whatever it shall be behind. */
+static inline void do_bucket_list(struct conn *c, const struct wire_header *h)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(KIB);
+    const struct wire_bucket one = {.name = SLICE_LIT("b")};
+    assert_int_equal(wire_bucket_encode(&one, &b), 0);
+    const struct wire_bucket_list_rep rep = {.buckets = buf_view(&b), .truncated = true};
     answer(c, h, 0, &rep, -1);
 }
 
@@ -326,6 +338,9 @@ static inline void run(struct conn *c, const struct wire_header *h, const void *
     case WIRE_OP_LIST:
         do_list(c, h, req);
         break;
+    case WIRE_OP_BUCKET_LIST:
+        do_bucket_list(c, h);
+        break;
     case WIRE_OP_OPEN:
         do_open(c, h, req);
         break;
@@ -397,6 +412,10 @@ static inline void *serve(void *arg)
             sys->sleep_ns(10000000);
         if (is_one_of(&f->cut[h.op]))
             break;
+        if (is_one_of(&f->refused[h.op])) {
+            answer(c, &h, ERR_CLOSED, NULL, -1);
+            continue;
+        }
         if (f->before)
             f->before(f->before_arg, h.op);
         run(c, &h, req);
@@ -412,10 +431,6 @@ static inline void *accept_all(void *arg)
     struct fake *f = arg;
     while (!atomic_load(&f->stopping)) {
         struct pollfd p = {.fd = f->listen_fd, .events = POLLIN};
-        if (is_one_of(&f->refused[h.op])) {
-            answer(c, &h, ERR_CLOSED, NULL, -1);
-            continue;
-        }
         if (poll(&p, 1, 10) <= 0)
             continue;
         int fd = accept4(f->listen_fd, NULL, NULL, SOCK_CLOEXEC);
@@ -525,21 +540,6 @@ static inline int stat_key(struct client *c, const char *key)
     return r;
 }
 
-static inline int make_dir(struct client *c)
-{
-    struct wire_mkdir_req req = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("d")};
-    struct wire_mkdir_rep rep;
-    struct err e = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    return client_mkdir(c, &req, &b, &rep, &e);
-}
-
-static inline void expect_bytes(struct client_file *f, uint64_t offset, size_t n)
-{
-    struct err e = {0};
-    _cleanup_free_ char *p = malloc(n);
-    ssize_t got = client_file_pread(f, p, n, offset, &e);
-    assert_int_equal(got, offset < BODY_BYTES ? MIN(n, BODY_BYTES - offset) : 0);
 static inline void *stat_one(void *arg)
 {
     (void)stat_key(arg, "k");
@@ -555,6 +555,21 @@ static inline void start_one(struct fake *f, void *(*ask)(void *arg), struct cli
         sys->sleep_ns(1000000);
 }
 
+static inline int make_dir(struct client *c)
+{
+    struct wire_mkdir_req req = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("d")};
+    struct wire_mkdir_rep rep;
+    struct err e = {0};
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    return client_mkdir(c, &req, &b, &rep, &e);
+}
+
+static inline void expect_bytes(struct client_file *f, uint64_t offset, size_t n)
+{
+    struct err e = {0};
+    _cleanup_free_ char *p = malloc(n);
+    ssize_t got = client_file_pread(f, p, n, offset, &e);
+    assert_int_equal(got, offset < BODY_BYTES ? MIN(n, BODY_BYTES - offset) : 0);
     for (ssize_t i = 0; i < got; i++)
         assert_int_equal(p[i], content(offset + (uint64_t)i));
 }

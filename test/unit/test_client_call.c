@@ -803,6 +803,27 @@ static void test_public_listing(void **state)
     forebay_disconnect(node);
 }
 
+static int count_bucket(void *arg, const char *name, const char *origin)
+{
+    int *n = arg;
+    assert_string_equal(name, "b");
+    assert_string_equal(origin, "");
+    return ++*n > 5;
+}
+
+/* Nor is a list of buckets that stands still walked for ever. */
+static void test_public_list_of_buckets_that_stands_still(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS};
+    struct forebay *node;
+    int n = 0;
+    assert_int_equal(forebay_connect(&o, &node), 0);
+    assert_int_equal(forebay_bucket_list(node, count_bucket, &n), ERR_PROTOCOL);
+    assert_int_equal(n, 1);
+    forebay_disconnect(node);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -841,6 +862,7 @@ int main(void)
         NODE_TEST(test_public_put_from),
         NODE_TEST(test_public_put_whose_answer_is_lost),
         NODE_TEST(test_public_listing),
+        NODE_TEST(test_public_list_of_buckets_that_stands_still),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

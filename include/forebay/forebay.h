@@ -15,9 +15,9 @@
  *
  * A node that restarts is waited for, up to the timeout (then -EHOSTDOWN or -ETIMEDOUT); open files go on
  * reading the same version of their object, or fail with -ESTALE when the store has another one meanwhile. No
- * call waits for ever: what writes, removes, copies, renames or makes a directory is waited for as long as
- * the node answers others, and the node gives up each question that an origin does not answer after the
- * bucket's `retry`.
+ * call waits for ever: what reads, lists, writes, removes, copies, renames or makes a directory is waited for
+ * as long as the node answers others, and the node gives up each question that an origin does not answer
+ * after the bucket's `retry`.
  *
  * After fork(2) parent and child may both go on: the child gets connections of its own, and files that were
  * open read on in both. No other thread of the parent may be inside a call during the fork; an object that
@@ -51,8 +51,7 @@ struct forebay_options {
     const char *endpoint;    /* HOST:PORT of the wire protocol */
     const char *access_key;  /* not needed on the Unix socket for root and the node's user */
     const char *secret_key;
-    uint64_t timeout_ms;  /* how long a call waits for a node that does not answer, or for the answer to a
-                             question, as reads are; default 60000 */
+    uint64_t timeout_ms;  /* how long a call waits for a node that does not answer; default 60000 */
     uint32_t connections; /* most connections at a time; default 16 */
     /* Most files that stay open after forebay_close, so that the next forebay_open of one asks nobody.
      * Default: an eighth of the descriptors that the process may have (ulimit -n), at most 32768.

@@ -2,9 +2,9 @@
  * The metrics registry.
  *
  * Invariants:
- *  1. A series, once published, stays in its chains until the process ends. One of a bucket that is gone has
- * the id 0: it is neither found nor shown, and becomes the next one that is made in its slot. Who looked it
- * up before may count into that one: a few events, and never memory that is not ours.
+ *  1. A series, once published, stays in its chains until the process ends. One that has ended, as of a
+ * bucket that is gone, has the id 0: it is neither found nor shown, and becomes the next one that is made in
+ * its slot. Who looked it up before may count into that one: a few events, and never memory that is not ours.
  *  2. Readers follow `next` and `next_made` without a lock: both are stored with release order after the
  * series is whole. They know it by its id; labels are read and changed under `lock`.
  *  3. A metric shows at most METRICS_SERIES_MAX series besides the one with the labels "other".
@@ -178,15 +178,23 @@ static struct metric_series *use_again_locked(enum metric m, uint64_t id, const 
     return s;
 }
 
-struct metric_series *metrics_series(enum metric m, const char *l0, const char *l1, const char *l2)
+/* The labels of a row, all of them; gives how many it has. */
+static size_t take_labels(enum metric m, const char *l0, const char *l1, const char *l2,
+                          const char *ret_label[LABELS_MAX])
 {
     assert((unsigned)m < METRIC_COUNT);
-    const char *label[LABELS_MAX] = {l0, l1, l2};
+    const char *given[LABELS_MAX] = {l0, l1, l2};
     size_t n_labels = label_count(&rows[m]);
     assert(n_labels <= LABELS_MAX);
     for (size_t i = 0; i < LABELS_MAX; i++)
-        if (i >= n_labels || !label[i])
-            label[i] = "";
+        ret_label[i] = i < n_labels && given[i] ? given[i] : "";
+    return n_labels;
+}
+
+struct metric_series *metrics_series(enum metric m, const char *l0, const char *l1, const char *l2)
+{
+    const char *label[LABELS_MAX];
+    size_t n_labels = take_labels(m, l0, l1, l2, label);
     uint64_t id = id_of(label);
     struct metric_series *s = find(m, id % HASH_SIZE, id);
     if (s)
@@ -206,6 +214,25 @@ struct metric_series *metrics_series(enum metric m, const char *l0, const char *
     }
     s = use_again_locked(m, id, label);
     return s ? s : make_locked(m, id, label);
+}
+
+static void end_locked(struct metric_series *s)
+{
+    lock_assert_held(&lock);
+    atomic_store_explicit(&s->id, 0, memory_order_release);
+    registry[s->metric].n--;
+}
+
+void metrics_end(enum metric m, const char *l0, const char *l1, const char *l2)
+{
+    const char *label[LABELS_MAX];
+    (void)take_labels(m, l0, l1, l2, label);
+    uint64_t id = id_of(label);
+    (void)pthread_once(&lock_once, make_lock);
+    LOCK_SCOPE(&lock);
+    struct metric_series *s = find(m, id % HASH_SIZE, id);
+    if (s)
+        end_locked(s);
 }
 
 /* The bucket that a series is about; NULL: none. */
@@ -230,10 +257,8 @@ static void look_locked(struct metric_series *s, const char *const *names, size_
     const char *bucket = bucket_locked(s);
     bool is_kept = !bucket || strcmp(bucket, OTHER) == 0 ||
                    (n > 0 && bsearch(&bucket, names, n, sizeof(*names), by_text));
-    if (!is_kept && s->is_missed) {
-        atomic_store_explicit(&s->id, 0, memory_order_release);
-        registry[s->metric].n--;
-    }
+    if (!is_kept && s->is_missed)
+        end_locked(s);
     s->is_missed = !is_kept;
 }
 

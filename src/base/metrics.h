@@ -87,7 +87,8 @@
     X(LIMIT_REFUSED, COUNTER, "forebay_limit_refused_total", "limit,name",                                   \
       "Requests refused because too many wait for a limit")                                                  \
     X(MEMORY_REFUSED, COUNTER, "forebay_memory_refused_total", "for",                                        \
-      "Requests refused because others had the memory; for documents of S3 clients or parts of uploads")     \
+      "Requests refused because others had the memory; for documents of S3 clients, parts of uploads, or "   \
+      "bytes of the wire protocol (wire)")                                                                   \
     X(CROWD_REFUSED, COUNTER, "forebay_crowd_refused_total", "for",                                          \
       "Requests refused because too many others wait; for origins, or parts of uploads that are on their "   \
       "way")                                                                                                 \
@@ -122,6 +123,9 @@ uint64_t metrics_quantile_ns(struct metric_series *s, double q);
 /* Series of buckets other than these end, once they were missing from two calls: they are not shown any more,
  * and begin anew when there is such a bucket again. `names` are in the order of strcmp. */
 void metrics_keep_buckets(const char *const *names, size_t n);
+/* What the series is about is gone: it is not shown any more, and begins anew when that comes again. Who
+ * looked it up before may count into another one: by who sees to it that nobody does. */
+void metrics_end(enum metric m, const char *l0, const char *l1, const char *l2);
 /* Convenience for cold paths. */
 #define metrics_count(m, l0, l1, l2) metrics_add(metrics_series((m), (l0), (l1), (l2)), 1)
 

@@ -35,8 +35,8 @@ struct command_node {
     {                                                                                                        \
         .name = "timeout", .type = OPTION_DURATION, .offset = offsetof(struct owner, node_.timeout_ms),      \
         .arg = "TIME", .def = "60s", .min = 100, .max = 86400000,                                            \
-        .doc = "how long to wait for the node's answer to a question; to a change as long as it answers "    \
-               "others, and waits for an origin by the bucket's property retry"                              \
+        .doc = "how long to wait for a node that does not answer; one that answers others and waits for an " \
+               "origin is waited for, by the bucket's property retry"                                        \
     }
 
 #define COMMAND_FLAG(owner, field, name_, short_, doc_)                                                      \

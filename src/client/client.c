@@ -149,8 +149,9 @@ static void forget_parent(struct client *c)
         client_conn_free(conn);
     }
     c->idle = NULL;
-    c->n_idle = c->n_open = c->n_current = c->n_long = 0;
+    c->n_idle = c->n_open = c->n_current = 0;
     atomic_store(&c->n_short, 0);
+    atomic_store(&c->n_long, 0);
     c->epoch++;
     new_session(c);
 }

@@ -9,8 +9,9 @@
  *  3. A call that changes something reaches the node at most once, unless the operation is repeatable, or has
  * a number (client_options): then it is sent again with that.
  *  4. Every wait has an end: for a free connection, for connecting and for a reply the call's deadline; for
- * the reply of a long operation, and for a connection while such operations hold some, the node's health,
- * asked each time the timeout passes.
+ * the reply of a long operation, and for a connection while such operations hold some, the node's health. It
+ * is asked, for half of the timeout, each time the other half has passed: so a node that hangs is found out
+ * when the timeout is over.
  *
  * Failure modes: -EHOSTDOWN when the node could not be reached in time, -ETIMEDOUT when it did not answer in
  * time, -EIO when a call that must not be repeated was cut, -EBADF for a handle of an epoch that is over,
@@ -135,12 +136,18 @@ bool client_op_is_repeatable(uint32_t op)
     return false;
 }
 
-/* What an origin may take its time for, and be done with although nobody waited; and what a write waits for
- * before it: its place among others (limits), room on a disk, or an origin that takes the bytes as they come.
- */
+/* What an origin may take its time for, and a change be done with although nobody waited; what waits for its
+ * turn among others first, as limits and shares have it (object/shaped.c), for room, or for a disk. */
 bool client_op_is_long(uint32_t op)
 {
     switch ((enum wire_op)op) {
+    case WIRE_OP_STAT:
+    case WIRE_OP_LIST:
+    case WIRE_OP_OPEN:
+    case WIRE_OP_FETCH:
+    case WIRE_OP_CONFIRM:
+    case WIRE_OP_PART:
+    case WIRE_OP_TAGS:
     case WIRE_OP_PUT_OPEN:
     case WIRE_OP_PUT_WRITE:
     case WIRE_OP_PUT_COMMIT:
@@ -160,6 +167,22 @@ bool client_op_is_long(uint32_t op)
     case WIRE_OP_JOB_START:
     case WIRE_OP_STRAND:
     case WIRE_OP_STRANDED_END:
+    case WIRE_OP_TREE_LOOKUP:
+    case WIRE_OP_TREE_SETATTR:
+    case WIRE_OP_TREE_CREATE:
+    case WIRE_OP_TREE_OPEN:
+    case WIRE_OP_TREE_SYNC:
+    case WIRE_OP_TREE_LINK:
+    case WIRE_OP_TREE_UNLINK:
+    case WIRE_OP_TREE_RMDIR:
+    case WIRE_OP_TREE_RENAME:
+    case WIRE_OP_TREE_READDIR:
+    case WIRE_OP_TREE_XATTR_SET:
+    case WIRE_OP_TREE_XATTR_REMOVE:
+    case WIRE_OP_TREE_READ:
+    case WIRE_OP_TREE_WRITE:
+    case WIRE_OP_TREE_APPEND:
+    case WIRE_OP_TREE_ALLOCATE:
         return true;
     default:
         return false;
@@ -186,13 +209,22 @@ bool client_op_is_short(uint32_t op)
     }
 }
 
+/* How long the node's health is asked for; the rest of the timeout is waited for a reply before. */
+static uint64_t probe_ms(const struct client *c)
+{
+    return (c->timeout_ms + 1) / 2;
+}
+
+/* Where this process may have no further descriptor for the question nobody knows: the end of a node ends its
+ * connections in any case. */
 static bool node_answers(struct client *c)
 {
     struct err ignored = {0};
     struct id128 session;
     _cleanup_(client_conn_freep) struct client_conn *probe = NULL;
     id_new(&session);
-    return client_conn_open(c, session, sys_mono_ms() + c->timeout_ms, &probe, &ignored) == 0;
+    int r = client_conn_open(c, session, sys_mono_ms() + probe_ms(c), &probe, &ignored);
+    return r == 0 || r == -EMFILE || r == -ENFILE;
 }
 
 /* ---- the pool ---- */
@@ -265,27 +297,32 @@ static void give_back(struct client *c, struct client_conn *conn)
     discard(c, conn, /* is_lost= */ false);
 }
 
+struct place_wait {
+    bool was_long;   /* for longer than the timeout, as the node answers others */
+    bool is_doubted; /* it did not when it was asked last */
+};
+
 /* All connections are busy. What waits behind long operations waits as they do, and then has its time still
- * before it. */
-static int wait_for_place_locked(struct client_attempt *a, bool *waited_long, struct err *e)
+ * before it; but while the node does not answer others it only has the rest of its time. */
+static int wait_for_place_locked(struct client_attempt *a, struct place_wait *w, struct err *e)
 {
     struct client *c = a->c;
-    uint64_t now_ms = sys_mono_ms();
+    bool asks = !w->is_doubted && atomic_load_explicit(&c->n_long, memory_order_relaxed) > 0;
+    uint64_t until_ms = a->deadline_ms - (asks ? probe_ms(c) : 0), now_ms = sys_mono_ms();
     c->before_sleep();
-    if (now_ms < a->deadline_ms) {
-        (void)cond_wait_for(&c->freed, &c->lock, (a->deadline_ms - now_ms) * 1000000);
+    if (now_ms < until_ms) {
+        (void)cond_wait_for(&c->freed, &c->lock, (until_ms - now_ms) * 1000000);
         return 0;
     }
-    bool answers = false;
-    if (c->n_long > 0) {
-        lock_drop(&c->lock);
-        answers = node_answers(c);
-        lock_take(&c->lock);
-    }
-    if (!answers)
+    if (!asks)
         return err_set(e, -ETIMEDOUT, "all %u connections to the node are busy", c->max_connections);
+    lock_drop(&c->lock);
+    w->is_doubted = !node_answers(c);
+    lock_take(&c->lock);
+    if (w->is_doubted)
+        return 0;
     a->deadline_ms = sys_mono_ms() + c->timeout_ms;
-    *waited_long = true;
+    w->was_long = true;
     return 0;
 }
 
@@ -294,12 +331,12 @@ static int reserve(struct client_attempt *a, struct client_conn **ret, uint64_t 
                    struct id128 *ret_session, struct err *e)
 {
     struct client *c = a->c;
-    bool waited_long = false;
+    struct place_wait place = {0};
     LOCK_SCOPE(&c->lock);
     for (;;) {
         if (a->want_epoch != 0 && a->want_epoch != c->epoch)
             return no_session(e);
-        if (waited_long && (c->idle || c->n_open < c->max_connections))
+        if (place.was_long && (c->idle || c->n_open < c->max_connections))
             a->deadline_ms = sys_mono_ms() + c->timeout_ms;
         if (c->idle) {
             *ret = c->idle;
@@ -309,7 +346,7 @@ static int reserve(struct client_attempt *a, struct client_conn **ret, uint64_t 
         }
         if (c->n_open < c->max_connections)
             break;
-        int r = wait_for_place_locked(a, &waited_long, e);
+        int r = wait_for_place_locked(a, &place, e);
         if (r < 0)
             return r;
     }
@@ -379,6 +416,7 @@ static struct client_patience patience_of(const struct client_attempt *a, uint32
     if (client_op_is_long(op)) {
         p.go_on = still_answers;
         p.ms = a->c->timeout_ms; /* each time, however little the call has left */
+        p.ask_ms = probe_ms(a->c);
     }
     return p;
 }
@@ -387,10 +425,8 @@ static void count(struct client *c, uint32_t op, int by)
 {
     if (client_op_is_short(op))
         (void)atomic_fetch_add_explicit(&c->n_short, (unsigned)by, memory_order_relaxed);
-    if (!client_op_is_long(op))
-        return;
-    LOCK_SCOPE(&c->lock);
-    c->n_long += (uint32_t)by;
+    if (client_op_is_long(op))
+        (void)atomic_fetch_add_explicit(&c->n_long, (unsigned)by, memory_order_relaxed);
 }
 
 /* ---- one call ---- */
@@ -404,7 +440,7 @@ static bool is_connect_failure_final(int code)
  * but not for ever. */
 static void grant_again(struct client_attempt *a, uint32_t op, int code)
 {
-    if (a->number != 0 && client_op_is_long(op) && code != -ETIMEDOUT && a->n_cut++ < LONG_CUTS_MAX)
+    if (may_repeat(a, op) && client_op_is_long(op) && code != -ETIMEDOUT && a->n_cut++ < LONG_CUTS_MAX)
         a->deadline_ms = sys_mono_ms() + a->c->timeout_ms;
 }
 

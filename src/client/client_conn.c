@@ -48,19 +48,22 @@ bool client_conn_is_alive(const struct client_conn *conn)
 static int wait_reply(int fd, const struct client_patience *patience)
 {
     uint64_t end_ms = sys_mono_ms() + patience->ms;
+    bool asks = patience->go_on != NULL;
     for (;;) {
-        uint64_t now_ms = sys_mono_ms();
+        uint64_t now_ms = sys_mono_ms(), until_ms = end_ms - (asks ? patience->ask_ms : 0);
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        int k = poll(&p, 1, now_ms < end_ms ? (int)MIN(end_ms - now_ms, (uint64_t)POLL_MAX_MS) : 0);
+        int k = poll(&p, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, (uint64_t)POLL_MAX_MS) : 0);
         if (k > 0)
             return 0;
         if (k < 0 && errno != EINTR)
             return -errno;
-        if (k < 0 || now_ms < end_ms)
+        if (k < 0 || now_ms < until_ms)
             continue;
-        if (!patience->go_on || !patience->go_on(patience->arg))
+        if (!asks)
             return -ETIMEDOUT;
-        end_ms = sys_mono_ms() + patience->ms;
+        asks = patience->go_on(patience->arg); /* else it may come in the rest of the time */
+        if (asks)
+            end_ms = sys_mono_ms() + patience->ms;
     }
 }
 

@@ -515,20 +515,3 @@ ssize_t client_file_pread(struct client_file *f, void *p, size_t n, uint64_t off
     f->last_n = done;
     return (ssize_t)done;
 }
-
-void client_file_prefetch(struct client_file *f, uint64_t offset, uint64_t n)
-{
-    _cleanup_(source_unrefp) struct source *s = current(f);
-    if (offset >= f->attr.size_bytes || atomic_load(&s->complete))
-        return;
-    struct wire_fetch_req req = {.handle = s->handle,
-                                 .offset = offset,
-                                 .n = MIN(n, f->attr.size_bytes - offset),
-                                 .flags = WIRE_NO_WAIT};
-    struct wire_fetch_rep rep;
-    struct err ignored = {0};
-    uint64_t epoch = s->epoch;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (client_call_at(f->c, &epoch, WIRE_OP_FETCH, &req, &b, &rep, &ignored) == 0)
-        macro_close(&rep.fd);
-}

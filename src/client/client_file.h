@@ -60,5 +60,3 @@ int client_file_fd(struct client_file *f);
 /* Takes that descriptor away, for the caller to close, of a file whose bytes are read in another way; what is
  * read here from now on comes inline. -1: there is none, or it is being read from. */
 int client_file_take_fd(struct client_file *f);
-/* Starts fetching a range and does not wait for it. Errors are left to the read that needs the bytes. */
-void client_file_prefetch(struct client_file *f, uint64_t offset, uint64_t n);

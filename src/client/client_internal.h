@@ -42,6 +42,7 @@ struct client {
     _Atomic uint64_t next_request_id;
     _Atomic bool hurries; /* no call is sent again */
     atomic_uint n_short;  /* calls under way whose answer is short */
+    atomic_uint n_long;   /* and those of long operations */
     _Atomic pid_t owner; /* process whose connections these are; negative: it is about to drop its parent's */
 
     struct lock lock; /* covers what follows */
@@ -50,7 +51,6 @@ struct client {
     uint32_t n_idle;
     uint32_t n_open;    /* idle, busy and being opened, of any epoch */
     uint32_t n_current; /* of them those of the current epoch */
-    uint32_t n_long;    /* long operations that run */
     uint64_t epoch;     /* from 1 */
     struct id128 session;
 };
@@ -69,9 +69,10 @@ enum client_fate {
     CLIENT_UNSEEN,   /* the node cannot have run it; the connection is lost */
     CLIENT_LOST,     /* it may have run or not; the connection is lost */
 };
-/* How long to wait for a reply: ms, and again so long each time `go_on` (may be NULL) says so. */
+/* How long to wait for a reply: ms, and again so long each time `go_on` (may be NULL) says so, which is asked
+ * when no more than ask_ms of them are left; as many as it may take itself. */
 struct client_patience {
-    uint64_t ms;
+    uint64_t ms, ask_ms;
     bool (*go_on)(void *arg);
     void *arg;
     void (*before_sleep)(void); /* may be NULL */

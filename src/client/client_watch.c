@@ -110,14 +110,26 @@ static int ask(struct watcher *w, int *ret_fd)
     return 0;
 }
 
+/* Nobody else ends what the node has opened. */
+static void close_handle(struct watcher *w)
+{
+    struct wire_close_req req = {.handle = w->handle};
+    struct wire_close_rep rep;
+    struct err ignored = {0}; /* a node that is gone has closed it */
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (w->epoch == client_epoch(w->c))
+        (void)client_call_at(w->c, &w->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &ignored);
+}
+
 static void begin(struct watcher *w)
 {
     int fd = -1;
     if (ask(w, &fd) < 0)
         return;
     int flags = fd < 0 ? -1 : fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) { /* it passes none any more, perhaps */
         macro_close(&fd);
+        close_handle(w);
         return;
     }
     LOCK_SCOPE(&w->lock);
@@ -134,12 +146,7 @@ static void end(struct watcher *w)
     w->fd = -1; /* first: a process that is forked now closes what it finds here */
     lock_drop(&w->lock);
     macro_close(&fd);
-    struct wire_close_req req = {.handle = w->handle};
-    struct wire_close_rep rep;
-    struct err ignored = {0}; /* a node that is gone has closed it */
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (w->epoch == client_epoch(w->c))
-        (void)client_call_at(w->c, &w->epoch, WIRE_OP_CLOSE, &req, &b, &rep, &ignored);
+    close_handle(w);
 }
 
 static void *watcher_main(void *arg)

@@ -141,6 +141,8 @@ static int bucket_page(struct forebay *f, int (*each)(void *arg, const char *nam
     struct wire_bucket w;
     while ((r = wire_bucket_decode(&rep.buckets, &w)) == 0) {
         _cleanup_free_ char *origin = slice_dup(w.origin);
+        if (slice_cmp(w.name, slice_str(*last)) <= 0) /* it would never end */
+            return err_set(e, ERR_PROTOCOL, "list of buckets does not go on");
         free(*last);
         *last = slice_dup(w.name);
         int stop = each(arg, *last, origin);

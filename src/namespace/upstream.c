@@ -590,7 +590,8 @@ bool upstream_doubt_end(struct upstream_doubt *d, int result)
         quit_leave(&d->once);
     bool is_own = d->is_once && quit_level() == QUIT_NO; /* impatience */
     bool is_cut = result == -ECANCELED && (is_own || quit_is_refused());
-    bool is_silent = is_cut || retry_is_transient(result);
+    /* What cannot be used as it is set up says nothing of the object either. */
+    bool is_silent = is_cut || retry_is_transient(result) || result == ERR_ORIGIN_SETUP;
     if (is_silent)
         atomic_store(&d->upstream->places->silent_ms, MAX(sys_mono_ms(), (uint64_t)1));
     return is_silent;

@@ -710,6 +710,19 @@ bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struc
     return back_alias_find(b, bucket_id, key, etag, now) && slice_eq_str(there, now);
 }
 
+bool back_other_etag(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag,
+                     char ret[ORIGIN_ETAG_MAX + 1])
+{
+    uint64_t hash = alias_hash(bucket_id, key);
+    LOCK_SCOPE(&b->lock);
+    const struct back_alias *x = &b->aliases[hash / 2 % BACK_ALIASES];
+    bool was = slice_eq_str(etag, x->from);
+    if (x->hash != hash || (!was && !slice_eq_str(etag, x->to)))
+        return false;
+    (void)snprintf(ret, ORIGIN_ETAG_MAX + 1, "%s", was ? x->to : x->from);
+    return true;
+}
+
 bool back_is_new(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag)
 {
     uint64_t hash = alias_hash(bucket_id, key);

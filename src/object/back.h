@@ -193,6 +193,10 @@ bool back_may_rename(struct back *b, uint64_t bucket_id, struct slice key, struc
  * remembered any more. */
 bool back_is_sent_as(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag,
                      struct slice there);
+/* The other ETag of the version of this one: the origin's of what had this one here, or what it had here. As
+ * long as that is remembered: else false. */
+bool back_other_etag(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag,
+                     char ret[ORIGIN_ETAG_MAX + 1]);
 
 /* Whether the version of this ETag, as readers see it, was written since this start, and not by a run before:
  * true for certain; false also when that is not known any more. */

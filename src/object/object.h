@@ -97,6 +97,9 @@ void object_sent(struct object_session *s, uint32_t op, const void *rep);
 /* Instead, after one that was a success and that nobody got: who had asked waits no more. What it opened is
  * closed, and what it changed is told to the session's own watch, too. */
 void object_unsent(struct object_session *s, uint32_t op, const void *req, const void *rep, struct arena *a);
+/* The most bytes of an object that the reply to this request brings, for who has to find memory for it first;
+ * 0: none to speak of, or the caller has a descriptor to read them from. */
+uint64_t object_reply_bytes(struct object_session *s, uint32_t op, const void *req);
 DEFINE_CLEANUP(struct object_session, object_session_free)
 
 /*
@@ -148,6 +151,11 @@ bool object_anonymous_read(struct object_service *s, struct slice bucket);
  * there. Every S3 request needs them: no operation runs, nothing is waited for. Gives whether its objects
  * have times of change beside those of writing (WIRE_SINCE). */
 bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, struct buf *ret);
+/* Another ETag that the version of this one is known by, in the arena: with write=back it has had one here
+ * before the origin gave it its own. Empty: none that is remembered. No operation runs, nothing is waited
+ * for. */
+struct slice object_other_etag(struct object_service *s, struct slice bucket, struct slice key,
+                               struct slice etag, struct arena *a);
 
 /* What a thread of a front does that may wait for long: it is one of the crowd of those that wait for
  * origins. Between the two quit_is_now() says when to give it up. */

@@ -18,6 +18,8 @@
 #define OBJECT_STRIPES       256
 #define OBJECT_HANDLES_MAX   65536  /* per session */
 #define OBJECT_OF_USERS_MAX  131072 /* of all sessions of users together */
+/* Most of one TREE_READ, TREE_WRITE or TREE_APPEND. */
+#define OBJECT_TREE_PIECE_BYTES MIB
 /* Files up to this size are filled before a mount's open returns: then it is passthrough. */
 #define OBJECT_WHOLE_AT_OPEN (128 * KIB)
 
@@ -312,13 +314,17 @@ void reader_ref(struct reader *r);
 void reader_unref(struct reader *r);
 /* The reply to OPEN is sent: the process that got its descriptor has its own now. */
 void reader_passed(struct object_session *ses, const struct wire_open_rep *rep);
+/* As object_reply_bytes, of a FETCH. */
+uint64_t reader_reply_bytes(struct reader *r, const struct wire_fetch_req *q);
 void writer_ref(struct writer *w);
 void writer_unref(struct writer *w); /* the last one drops what was not committed */
 /* Whether the commit may be asked for once more after one that was given up: the body is whole and here, and
  * it makes no difference whether the origin has it already. */
 bool writer_may_repeat(struct object_session *ses, uint64_t handle);
-/* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. */
-int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct err *e);
+/* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. also: another ETag that the
+ * version is known by; empty: none. */
+int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct slice also,
+                            struct err *e);
 
 /* ---- uploads in parts: upload_ops.c, upload_end.c, upload_table.c ---- */
 struct part_write;
@@ -393,6 +399,7 @@ void stree_use(struct stree *t);
 void stree_unuse(struct stree *t);
 void sreader_ref(struct sreader *r);
 void sreader_unref(struct sreader *r);
+uint64_t sreader_reply_bytes(const struct sreader *r, const struct wire_fetch_req *q); /* as of a reader */
 void swriter_ref(struct swriter *w);
 void swriter_unref(struct swriter *w); /* the last one drops what was not committed */
 
@@ -438,6 +445,11 @@ bool object_is_md5(struct slice etag);
 /* Of a rename that was copied: removes the old name, if it still is what was copied. */
 int object_finish_move(struct object_service *s, struct upstream *u, const struct intent_record *x,
                        struct arena *a, struct err *e);
+
+/* ---- status.c ---- */
+/* The session is of no mount any more, or of another one; service->lock. What is shown of where it was ends,
+ * unless another session is of that. */
+void status_forget_mount_locked(struct object_session *ses);
 
 /* ---- the operations, by file: bucket_ops.c, name_ops.c, reader.c, writer.c, status.c, watch.c,
  * user_ops.c, meta_ops.c, scratch_tree.c, scratch_attr.c ---- */

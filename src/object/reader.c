@@ -286,13 +286,36 @@ static bool etag_matches(struct slice wanted, struct slice etag)
     return false;
 }
 
-int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct err *e)
+int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct slice also,
+                            struct err *e)
 {
-    if (req->if_match.n > 0 && !etag_matches(req->if_match, etag))
+    bool is_known_otherwise = also.n > 0;
+    if (req->if_match.n > 0 && !etag_matches(req->if_match, etag) &&
+        !(is_known_otherwise && etag_matches(req->if_match, also)))
         return err_set(e, ERR_PRECONDITION, "the object's ETag is " SLICE_FMT, SLICE_ARG(etag));
-    if (req->if_none_match.n > 0 && etag_matches(req->if_none_match, etag))
+    if (etag_matches(req->if_none_match, etag) ||
+        (is_known_otherwise && etag_matches(req->if_none_match, also)))
         return err_set(e, ERR_NOT_MODIFIED, "the object is still " SLICE_FMT, SLICE_ARG(etag));
     return 0;
+}
+
+/* Who knows the version by the ETag that it had here, before it was sent to the origin, means this one. */
+static int check_conditions(struct opener *o, struct slice etag, struct err *e)
+{
+    char other[ORIGIN_ETAG_MAX + 1] = "";
+    if (o->req->if_match.n > 0 || o->req->if_none_match.n > 0)
+        (void)back_other_etag(o->service->back, o->bucket->id, o->req->key, etag, other);
+    return object_check_conditions(o->req, etag, slice_str(other), e);
+}
+
+struct slice object_other_etag(struct object_service *s, struct slice bucket, struct slice key,
+                               struct slice etag, struct arena *a)
+{
+    char other[ORIGIN_ETAG_MAX + 1];
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    if (bucket_find(s->buckets, bucket, &b, NULL) < 0 || !back_other_etag(s->back, b->id, key, etag, other))
+        return SLICE_NULL;
+    return arena_dup(a, slice_str(other));
 }
 
 /* ---- cold ---- */
@@ -593,7 +616,7 @@ static int open_unsent(struct opener *o, struct wire_open_rep *rep, struct err *
     if (r < 0)
         return r;
     struct attr attr = attr_of_origin(&found, /* has_meta= */ true, sys->real_ns());
-    r = object_check_conditions(o->req, attr.etag, e);
+    r = check_conditions(o, attr.etag, e);
     if (r < 0) {
         hard_unref(h);
         return r;
@@ -611,7 +634,7 @@ static int open_version(struct opener *o, struct wire_open_rep *rep, struct err 
         return unsent;
     int result = warm ? 0 : settle_alone(o, e);
     if (result == 0)
-        result = object_check_conditions(o->req, o->attr.etag, e);
+        result = check_conditions(o, o->attr.etag, e);
     if (result < 0)
         return result;
     bool cold = !warm && (o->fill || !o->extent || extent_present_bytes(o->extent) == 0);
@@ -765,6 +788,18 @@ int op_fetch(struct object_session *ses, const struct wire_fetch_req *req, struc
         result = err_prefix(e, result, "%s/%s", r->upstream->bucket->name, r->key);
     reader_unref(r);
     return result;
+}
+
+/* None where the caller reads from the descriptor, unless its disk has no room for what is missing. */
+uint64_t reader_reply_bytes(struct reader *r, const struct wire_fetch_req *q)
+{
+    bool comes = q->flags & WIRE_INLINE || !reader_gives_fd(r);
+    if (!comes) {
+        LOCK_SCOPE(&r->lock);
+        comes = r->fill && fill_is_uncached(r->fill);
+    }
+    uint64_t left = r->size - MIN(q->offset, r->size);
+    return comes ? MIN(MIN(q->n, left), FILL_INLINE_MAX_BYTES) : 0;
 }
 
 /* ---- CLOSE ---- */

@@ -25,11 +25,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define PIECE_MAX_BYTES MIB
-#define BLOCK_BYTES     ((uint64_t)4096)
-#define LOOK_BYTES      (64 * KIB)
-#define AT_END          UINT64_MAX
-#define ALLOCATES       (FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)
+#define BLOCK_BYTES ((uint64_t)4096)
+#define LOOK_BYTES  (64 * KIB)
+#define AT_END      UINT64_MAX
+#define ALLOCATES   (FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)
 
 /* A handle in use. */
 struct use {
@@ -80,7 +79,7 @@ int op_tree_read(struct object_session *ses, const struct wire_tree_read_req *re
         return r;
     if (!u.tree->may_read)
         return err_set(e, -EACCES, "the handle is not for reading");
-    size_t n = MIN((size_t)req->n, (size_t)PIECE_MAX_BYTES), done = 0;
+    size_t n = MIN((size_t)req->n, (size_t)OBJECT_TREE_PIECE_BYTES), done = 0;
     if (!u.hard || req->offset > INT64_MAX - n)
         return 0;
     char *p = arena_alloc(a, MAX(n, (size_t)1));
@@ -280,7 +279,7 @@ static int write_by(struct use *u, uint64_t offset, struct slice data, uint64_t 
 
 static int check_piece(struct slice data, struct err *e)
 {
-    return data.n > PIECE_MAX_BYTES ? err_set(e, -EINVAL, "%zu bytes at once", data.n) : 0;
+    return data.n > OBJECT_TREE_PIECE_BYTES ? err_set(e, -EINVAL, "%zu bytes at once", data.n) : 0;
 }
 
 int op_tree_write(struct object_session *ses, const struct wire_tree_write_req *req, struct arena *a,

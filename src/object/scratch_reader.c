@@ -99,7 +99,7 @@ int op_scratch_open(struct scratch_op *o, const struct wire_open_req *req, struc
     sobject_attr(o->node, o->call.bucket, &x, /* posix= */ false, a, &rep->attr);
     if (modes)
         smodes_add(&x, a, &rep->attr);
-    r = object_check_conditions(req, rep->attr.etag, e);
+    r = object_check_conditions(req, rep->attr.etag, /* also= */ SLICE_NULL, e);
     if (r < 0)
         return r;
     if (!found && !is_link)
@@ -160,6 +160,12 @@ int op_scratch_fetch(struct object_session *ses, const struct wire_fetch_req *re
     rep->state = r->hard ? WIRE_COMPLETE : WIRE_UNCACHED;
     sreader_unref(r);
     return result;
+}
+
+uint64_t sreader_reply_bytes(const struct sreader *r, const struct wire_fetch_req *q)
+{
+    uint64_t left = r->size - MIN(q->offset, r->size);
+    return q->flags & WIRE_INLINE || r->target ? MIN(MIN(q->n, left), (uint64_t)INLINE_MAX_BYTES) : 0;
 }
 
 int op_scratch_close(struct object_session *ses, const struct wire_close_req *req, struct arena *a,

@@ -111,6 +111,33 @@ void object_unsent(struct object_session *s, uint32_t op, const void *req, const
     scratch_tell_all(s, op, req);
 }
 
+static uint64_t fetched_bytes(struct object_session *s, const struct wire_fetch_req *q)
+{
+    uint64_t n = 0;
+    enum handle_kind kind = session_kind(s, q->handle);
+    void *x = kind == HANDLE_READ || kind == HANDLE_SREAD ? session_get(s, kind, q->handle, NULL) : NULL;
+    if (x && kind == HANDLE_READ) {
+        n = reader_reply_bytes(x, q);
+        reader_unref(x);
+    } else if (x) {
+        n = sreader_reply_bytes(x, q);
+        sreader_unref(x);
+    }
+    return n;
+}
+
+uint64_t object_reply_bytes(struct object_session *s, uint32_t op, const void *req)
+{
+    switch (op) {
+    case WIRE_OP_FETCH:
+        return fetched_bytes(s, req);
+    case WIRE_OP_TREE_READ:
+        return MIN((uint64_t)((const struct wire_tree_read_req *)req)->n, (uint64_t)OBJECT_TREE_PIECE_BYTES);
+    default:
+        return 0;
+    }
+}
+
 /* Users are many, and each may have as many sessions as it likes. */
 static bool enter_users(struct object_session *ses)
 {
@@ -161,6 +188,7 @@ void object_session_free(struct object_session *ses)
     while (*at != ses)
         at = &(*at)->next;
     *at = ses->next;
+    status_forget_mount_locked(ses);
     lock_drop(&s->lock);
     /* Watches end before the files that they are about are let go: what nobody uses may change without a word
      * to anybody. */
@@ -175,8 +203,6 @@ void object_session_free(struct object_session *ses)
     route_session_free(ses->route);
     user_unref(ses->user);
     free(ses->access_key);
-    if (ses->mount_point)
-        metrics_set(metrics_series(METRIC_PASSTHROUGH, ses->mount_point, NULL, NULL), 0);
     free(ses->mount_point);
     free(ses->mount_bucket);
     free(ses->mount_reason);

@@ -16,13 +16,24 @@ static char *text_of(struct slice s)
     return slice_dup(slice_sub(s, 0, MIN(s.n, (size_t)4096)));
 }
 
+void status_forget_mount_locked(struct object_session *ses)
+{
+    if (!ses->mount_point)
+        return;
+    for (const struct object_session *x = ses->service->sessions; x; x = x->next)
+        if (x != ses && x->mount_point && strcmp(x->mount_point, ses->mount_point) == 0)
+            return; /* the process that took over */
+    metrics_end(METRIC_PASSTHROUGH, ses->mount_point, NULL, NULL);
+}
+
 int op_report(struct object_session *ses, const struct wire_report_req *req, struct arena *a,
               struct wire_report_rep *rep, struct err *e)
 {
     (void)a, (void)rep, (void)e;
     char *point = text_of(req->mount_point), *bucket = text_of(req->bucket), *reason = text_of(req->reason);
-    metrics_set(metrics_series(METRIC_PASSTHROUGH, point, NULL, NULL), req->passthrough ? 1 : 0);
     LOCK_SCOPE(&ses->service->lock);
+    status_forget_mount_locked(ses); /* where it was before */
+    metrics_set(metrics_series(METRIC_PASSTHROUGH, point, NULL, NULL), req->passthrough ? 1 : 0);
     free(ses->mount_point);
     free(ses->mount_bucket);
     free(ses->mount_reason);

@@ -232,7 +232,7 @@ static int value_open(struct object_session *ses, struct bucket *b, const struct
     struct value x;
     int r = find(ses, b, req->key, /* with_data= */ true, a, &x, e);
     if (r == 0)
-        r = object_check_conditions(req, x.etag, e);
+        r = object_check_conditions(req, x.etag, /* also= */ SLICE_NULL, e);
     if (r < 0)
         return r;
     rep->attr = attr_of(&x);

@@ -31,6 +31,11 @@
 #define META_SHOW_HEADER "x-forebay-show"
 #define META_SHOW_TAGS   "tags"
 
+/* Between nodes, in answers that are errors: asking again is of no use before somebody has changed how the
+ * origin behind that node is set up. */
+#define META_RETRY_HEADER "x-forebay-retry"
+#define META_RETRY_NO     "no"
+
 /* Whether a header is one of ours, in any case. */
 bool meta_is_ours(struct slice name);
 /* The value of a line, empty when there is none. */

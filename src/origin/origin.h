@@ -7,11 +7,11 @@
  * 503, SlowDown), ERR_ORIGIN_DOWN (cannot connect, name unknown, connection reset before an answer, 502),
  * ERR_ORIGIN_FAILED (other 5xx, and answers that make no sense), ERR_ORIGIN_REFUSED (3xx and other 4xx:
  * another try would end alike), ERR_ORIGIN_SETUP (a certificate that is not trusted, another region, a
- * redirect: nothing that a request could change), ERR_CONFLICT (409: someone else wrote at the same moment),
- * ERR_ORIGIN_SHORT (body shorter or longer than announced), -ETIMEDOUT, ERR_PRECONDITION (412),
- * ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the cancel flag said so, or the thread's scopes do,
- * base/quit.h; what the sink returns is passed through as it is). The err text carries the origin's own
- * words: status, S3 code and message.
+ * redirect, another node that says so of its own origin: nothing that a request could change), ERR_CONFLICT
+ * (409: someone else wrote at the same moment), ERR_ORIGIN_SHORT (body shorter or longer than announced),
+ * -ETIMEDOUT, ERR_PRECONDITION (412), ERR_NOT_MODIFIED (304), ERR_RANGE (416), -ECANCELED (the cancel flag
+ * said so, or the thread's scopes do, base/quit.h; what the sink returns is passed through as it is). The err
+ * text carries the origin's own words: status, S3 code and message.
  *
  * The process must ignore SIGPIPE: TLS connections raise it when the origin closes them.
  */

@@ -78,7 +78,7 @@ int s3_error_of(const struct s3 *s, const struct web_response *r, struct slice b
 {
     struct web_error x;
     web_error_parse(body, &x);
-    int class = s3_error_class(r->status, slice_str(x.code));
+    int class = r->is_in_vain ? ERR_ORIGIN_SETUP : s3_error_class(r->status, slice_str(x.code));
     const char *region = x.region[0] ? x.region : r->region;
     bool elsewhere = region[0] && strcmp(region, s->region) != 0;
     bool redirect = (r->status >= 300 && r->status < 400 && r->status != 304) ||

@@ -135,6 +135,7 @@ struct web_response {
     uint64_t mtime_ns, date_ns;
     uint64_t retry_after_ms,
         retry_at_ns;      /* Retry-After: for so long, or until then (real time); 0: not told */
+    bool is_in_vain;      /* META_RETRY_HEADER of another node says so */
     char region[64];      /* x-amz-bucket-region */
     char code[64];        /* x-ms-error-code */
     char copy_status[16]; /* x-ms-copy-status */

@@ -168,6 +168,15 @@ static bool take_tags(struct web_response *r, struct slice name, struct slice va
     return true;
 }
 
+/* What another node says of its own origin: it alone knows whether that may answer soon. */
+static bool take_retry(struct web_response *r, struct slice name, struct slice value)
+{
+    if (!r->kind || !r->kind->is_node || !slice_eq_str(name, META_RETRY_HEADER))
+        return false;
+    r->is_in_vain = slice_eq_str(value, META_RETRY_NO);
+    return true;
+}
+
 /* A number of seconds, or a date (RFC 9110 10.2.3). */
 static void take_retry_after(struct web_response *r, struct slice v)
 {
@@ -209,7 +218,8 @@ static bool take_number(struct web_response *r, struct slice name, struct slice 
 
 static void take_header(struct web_response *r, struct slice name, struct slice value)
 {
-    if (take_number(r, name, value) || take_checksum(r, name, value) || take_tags(r, name, value))
+    if (take_number(r, name, value) || take_checksum(r, name, value) || take_tags(r, name, value) ||
+        take_retry(r, name, value))
         return;
     if (slice_eq_str(name, r->kind ? r->kind->version_header : "etag")) {
         take_etag(r, value);

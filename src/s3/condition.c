@@ -139,9 +139,12 @@ bool condition_etag_in(struct slice list, struct slice etag)
 
 static bool names_etag(const struct condition *c, const char *name, struct slice etag)
 {
-    for (size_t i = 0; i < c->http->n_headers; i++)
-        if (condition_etag_in(line_of(c, i, name), etag))
+    for (size_t i = 0; i < c->http->n_headers; i++) {
+        struct slice list = line_of(c, i, name);
+
+        if (condition_etag_in(list, etag) || (c->also.n && condition_etag_in(list, c->also)))
             return true;
+    }
     return false;
 }
 
@@ -161,13 +164,16 @@ enum s3_error condition_check(const struct condition *c, const struct wire_attr 
                                                                                         : S3_OK;
 }
 
-bool condition_if_range(struct slice value, const struct wire_attr *attr)
+bool condition_if_range(struct slice value, const struct wire_attr *attr, struct slice also)
 {
+    struct slice bare = condition_bare_etag(value);
     uint64_t date_s;
 
     if (!value.p)
         return true;
     if (read_date(value, &date_s))
         return attr->mtime_ns && date_s == attr->mtime_ns / NS_PER_S;
-    return !slice_starts(value, SLICE_LIT("W/")) && slice_eq(condition_bare_etag(value), attr->etag);
+    if (slice_starts(value, SLICE_LIT("W/")))
+        return false;
+    return slice_eq(bare, attr->etag) || (also.n && slice_eq(bare, also));
 }

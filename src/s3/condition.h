@@ -14,6 +14,8 @@ struct condition {
     bool has_match, has_none_match;
     bool has_modified_since, has_unmodified_since;
     uint64_t modified_since_s, unmodified_since_s;
+    /* Another ETag that the object is known by; the caller's to set, empty: none. */
+    struct slice also;
 };
 
 /* Reads If-Match and its kin; `prefix` comes before each name ("" or "x-amz-copy-source-"). Dates that cannot
@@ -26,7 +28,7 @@ bool condition_etag_in(struct slice list, struct slice etag);
 /* Whether the request has this header at most once, with one ETag or "*": all that writes and removals can
  * decide together with what they do. */
 bool condition_is_single(const struct http_request *r, const char *name);
-/* If-Range: true when the range counts, because the value is the object's ETag or its date. */
-bool condition_if_range(struct slice value, const struct wire_attr *attr);
+/* If-Range: true when the range counts, because the value is the object's ETag, `also`, or its date. */
+bool condition_if_range(struct slice value, const struct wire_attr *attr, struct slice also);
 /* One ETag without its quotes and without W/; NULL only when the value is. */
 struct slice condition_bare_etag(struct slice value);

@@ -335,10 +335,13 @@ static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, 
 {
     struct condition c;
     struct slice range = request_header(r, "range");
+    struct slice if_range = range.p ? request_header(r, "if-range") : SLICE_NULL;
     enum s3_error error;
     int status;
 
     condition_read(r->http, "", &c);
+    if (c.has_match || c.has_none_match || if_range.p)
+        c.also = object_other_etag(r->s3->objects, r->bucket, r->key, attr->etag, r->arena);
     error = condition_check(&c, attr);
     if (error == S3_ERR_NOT_MODIFIED) {
         put_attributes(r, attr);
@@ -348,7 +351,7 @@ static enum s3_error settle(struct s3_request *r, const struct wire_attr *attr, 
         return error;
     *ret_range = part->number ? part->range : (struct http_range){0, attr->size_bytes};
     *ret_ranged = part->number && part->range.n > 0;
-    if (!range.p || !condition_if_range(request_header(r, "if-range"), attr))
+    if (!range.p || !condition_if_range(if_range, attr, c.also))
         return S3_OK;
     status = http_parse_range(range, attr->size_bytes, ret_range);
     if (status == ERR_RANGE)

@@ -12,6 +12,7 @@
 #include "base/metrics.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "origin/meta.h"
 
 #define HEAD_USUAL_BYTES 1024 /* of most answers; more grows */
 #define HOST_MAX_BYTES   260  /* a name of 253, a colon and a port: anything longer is no address */
@@ -160,6 +161,8 @@ void reply_error(struct s3_request *r, enum s3_error error)
         buf_clear(&b);
     if (ends_connection(error))
         http_conn_close_after(r->conn);
+    if (error == S3_ERR_BAD_GATEWAY) /* to another node whose origin this is */
+        reply_header(r, META_RETRY_HEADER, SLICE_LIT(META_RETRY_NO));
     if (error == S3_ERR_SLOW_DOWN)
         reply_header(r, "Retry-After", SLICE_LIT("1"));
     reply_send(r, info->status, "application/xml", buf_view(&b));

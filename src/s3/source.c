@@ -64,6 +64,8 @@ static enum s3_error check_conditions(const struct source *s)
     struct condition c;
 
     condition_read(s->r->http, PREFIX, &c);
+    if (c.has_match || c.has_none_match)
+        c.also = object_other_etag(s->r->s3->objects, s->bucket, s->key, s->attr.etag, s->r->arena);
     /* A copy knows no 304: both kinds of conditions fail with 412. */
     return condition_check(&c, &s->attr) ? S3_ERR_PRECONDITION : S3_OK;
 }

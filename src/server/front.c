@@ -40,6 +40,13 @@
  * node's processor time (bench/NOTES.md, `s3`). */
 #define UNSENT_BYTES (1 * MIB)
 
+/* A client of the wire protocol may be silent for days, and keeps what it has open meanwhile. One whose
+ * machine is gone is found out by the kernel, and loses that: after two minutes, not as by itself after two
+ * hours. */
+#define KEEP_IDLE_S  60
+#define KEEP_EVERY_S 15
+#define KEEP_TRIES   4
+
 /* ---- the epoll set and the ready list ---- */
 
 /* ThreadSanitizer takes EPOLL_CTL_MOD for a use of the descriptor that is not ordered before the next owner's
@@ -217,6 +224,18 @@ static void refuse_connection(struct front *f, int fd, enum conn_kind kind)
     metrics_count(METRIC_REFUSED, "connections", NULL, NULL);
 }
 
+/* Hints all of them. The last one is for what was sent and is not acknowledged: then nobody asks. */
+static void keep_alive(int fd)
+{
+    const int on = 1, idle_s = KEEP_IDLE_S, every_s = KEEP_EVERY_S, tries = KEEP_TRIES;
+    const unsigned most_ms = (KEEP_IDLE_S + KEEP_EVERY_S * KEEP_TRIES) * 1000;
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof(every_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof(tries));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, sizeof(most_ms));
+}
+
 static void admit(struct front *f, int fd, enum conn_kind kind, const struct sockaddr_storage *peer,
                   socklen_t n)
 {
@@ -224,7 +243,7 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
     if (kind != CONN_UNIX)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* a hint */
     if (kind == CONN_WIRE)
-        (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)); /* clients may be silent for hours */
+        keep_alive(fd);
     const int unsent = UNSENT_BYTES;
     if (kind == CONN_HTTP)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent)); /* a hint */

@@ -36,6 +36,8 @@ struct front_sessions {
     /* As object_session_set_peer, of a user's session whose connections are of the Unix socket, before its
      * first call; NULL: nobody wants to know. */
     void (*identify)(void *session, const struct sock_peer *peer);
+    /* As object_reply_bytes; NULL: nothing to speak of. */
+    uint64_t (*reply_bytes)(void *session, uint32_t op, const void *req);
 };
 
 struct front_config {

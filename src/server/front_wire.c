@@ -5,7 +5,8 @@
  *  1. Every function that is given the connection ends by closing, arming or queueing it, exactly once.
  *  2. Before HELLO succeeded a peer can make the node hold no more than HELLO_MAX_BYTES and no thread, and
  * has request_timeout from its connect for everything.
- *  3. Bodies and replies above WIRE_SMALL_BYTES are taken from the buffer budget first.
+ *  3. Bodies, and bytes of objects in replies, above WIRE_SMALL_BYTES are taken from the buffer budget first.
+ * Pages of lists are not: they are bounded, one for each thread.
  *
  * Who may do what: on the Unix socket root and the node's own uid are trusted; everyone else, and every TCP
  * peer, proves that it knows the secret of the node's or a user's access key by HMAC-SHA256(secret, nonce +
@@ -14,7 +15,9 @@
  * checks permissions in scratch buckets by. Descriptors are given to trusted peers only.
  *
  * Failure modes: a frame that breaks the protocol is logged and its connection closed, because the position
- * in the stream is unknown; an operation that fails is answered with its code and text.
+ * in the stream is unknown; an operation that fails is answered with its code and text. One that finds no
+ * memory within the request timeout is answered ERR_CLOSED, on which clients ask again by themselves; its
+ * body is dropped, and the connection goes on.
  */
 #include "server/front_internal.h"
 
@@ -56,6 +59,8 @@ struct frame {
     struct slice body;
     const struct wire_op_info *info;
     uint64_t budget_bytes; /* taken from the buffer budget */
+    uint64_t reply_bytes;  /* of an object, for which some of it was taken */
+    int refused;           /* there is no memory for the body, which was dropped: this is the answer; or 0 */
     const void *req, *rep; /* rep: NULL before the operation was a success */
     bool has_fd;           /* the reply has a descriptor */
     struct err e;
@@ -93,14 +98,22 @@ void front_wire_free(struct front *f, struct wire_conn *w, int fd)
 
 /* ---- reading a frame ---- */
 
+/* Who finds none in time is answered so, and asks again by itself (ERR_CLOSED): the memory is that of other
+ * requests, which end. */
 static int take_budget(struct front *f, struct frame *fr, uint64_t n)
 {
     if (n <= WIRE_SMALL_BYTES)
         return 0;
     int k = budget_take(f->config.buffers, n, f->request_timeout_ms);
-    if (k == 0)
+    if (k == 0) {
         fr->budget_bytes += n;
-    return k;
+        return 0;
+    }
+    metrics_count(METRIC_MEMORY_REFUSED, "wire", NULL, NULL);
+    return k == -ETIMEDOUT ? err_set(&fr->e, ERR_CLOSED,
+                                     "no memory for %llu bytes within %llu ms: other requests have it",
+                                     (unsigned long long)n, (unsigned long long)f->request_timeout_ms)
+                           : err_errno(&fr->e, k, "memory for %llu bytes", (unsigned long long)n);
 }
 
 /* Reads without waiting: a whole header, or -EAGAIN with the part kept. What comes behind it lies in w->in.
@@ -143,14 +156,30 @@ static int keep_early(struct worker *w, struct conn *c, const uint8_t head[WIRE_
     return -EAGAIN;
 }
 
+/* A body for which there is no memory is read all the same: the next request comes behind it. */
+static int skip_body(struct worker *w, struct conn *c, struct frame *fr, size_t left)
+{
+    const struct stream s = {.fd = c->fd, .pace = &c->pace};
+    buf_clear(&w->in);
+    char *p = buf_reserve(&w->in, WIRE_SMALL_BYTES);
+    stream_pace_reset(&c->pace);
+    while (left > 0) {
+        ssize_t n = stream_recv_some(s, p, MIN(left, (size_t)WIRE_SMALL_BYTES));
+        if (n < 0)
+            return err_errno(&fr->e, (int)n, "body");
+        left -= (size_t)n;
+    }
+    return 0;
+}
+
 static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
 {
     size_t want = fr->h.body_bytes;
     if (w->in.n > want)
         return err_set(&fr->e, ERR_PROTOCOL, "bytes behind the frame");
-    int k = take_budget(w->front, fr, want);
-    if (k < 0)
-        return err_errno(&fr->e, k, "memory for a body of %zu bytes", want);
+    fr->refused = take_budget(w->front, fr, want);
+    if (fr->refused < 0)
+        return skip_body(w, c, fr, want - w->in.n);
     const struct stream s = {.fd = c->fd, .pace = &c->pace};
     char *p = buf_reserve(&w->in, want - w->in.n);
     assert(p != NULL); /* the header's decoder checked the length */
@@ -271,21 +300,25 @@ static int do_end_siblings(struct worker *w, struct conn *c, struct wire_end_sib
 
 /* ---- running it ---- */
 
-/* A fetch whose bytes come back in the frame: what it may bring is bounded and counted before it runs. */
-static int prepare_fetch(struct worker *w, struct frame *fr, struct wire_fetch_req *req)
+/* The bytes of an object that come back in the frame are bounded, and counted before they are read: those,
+ * and the reply that they are copied into. */
+static int prepare_reply(struct worker *w, struct conn *c, struct frame *fr, void *req)
 {
-    if (!(req->flags & WIRE_INLINE))
-        return 0;
-    req->n = MIN(req->n, FETCH_MAX_BYTES);
-    int k = take_budget(w->front, fr, 2 * req->n); /* the bytes, and the reply that they are copied into */
-    return k < 0 ? err_errno(&fr->e, k, "memory for %llu bytes", (unsigned long long)req->n) : 0;
+    const struct front_sessions *s = &w->front->config.sessions;
+    struct wire_fetch_req *fetch = fr->h.op == WIRE_OP_FETCH ? req : NULL;
+    if (fetch && fetch->flags & WIRE_INLINE)
+        fetch->n = MIN(fetch->n, FETCH_MAX_BYTES);
+    uint64_t n = s->reply_bytes ? s->reply_bytes(c->wire->session->user, fr->h.op, req) : 0;
+    fr->reply_bytes = n;
+    return take_budget(w->front, fr, 2 * n);
 }
 
-static int prepare_read(struct worker *w, struct frame *fr, struct wire_tree_read_req *req)
+/* Bytes that nobody could know of before, as those that a disk has just had no room for. */
+static int count_reply(struct worker *w, struct frame *fr, const void *rep)
 {
-    req->n = (uint32_t)MIN((uint64_t)req->n, MIB);
-    int k = take_budget(w->front, fr, 2 * (uint64_t)req->n);
-    return k < 0 ? err_errno(&fr->e, k, "memory for %u bytes", req->n) : 0;
+    const struct wire_fetch_rep *fetch = fr->h.op == WIRE_OP_FETCH ? rep : NULL;
+    uint64_t n = fetch ? fetch->data.n : 0;
+    return n > fr->reply_bytes ? take_budget(w->front, fr, 2 * (n - fr->reply_bytes)) : 0;
 }
 
 static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, void *rep)
@@ -303,10 +336,10 @@ static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, vo
         return err_set(&fr->e, ERR_UNAUTHENTICATED, "HELLO comes first");
     if (fr->h.op == WIRE_OP_END_SIBLINGS)
         return do_end_siblings(w, c, rep);
-    int k = fr->h.op == WIRE_OP_FETCH       ? prepare_fetch(w, fr, req)
-            : fr->h.op == WIRE_OP_TREE_READ ? prepare_read(w, fr, req)
-                                            : 0;
-    return k < 0 ? k : f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
+    int k = prepare_reply(w, c, fr, req);
+    if (k == 0)
+        k = f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
+    return k < 0 ? k : count_reply(w, fr, rep);
 }
 
 static enum wire_via via_of(const struct conn *c)
@@ -368,6 +401,8 @@ static int answer(struct worker *w, struct conn *c, struct frame *fr, int *ret_p
     fr->info = wire_op_info(fr->h.op);
     if (!fr->info)
         return err_set(&fr->e, ERR_NOT_IMPLEMENTED, "operation %u is not known here", fr->h.op);
+    if (fr->refused < 0)
+        return fr->refused;
     void *req = arena_zalloc(w->arena, fr->info->req_bytes);
     void *rep = arena_zalloc(w->arena, fr->info->rep_bytes);
     memcpy(rep, &none, sizeof(none));

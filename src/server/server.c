@@ -185,6 +185,11 @@ static int on_session_call(void *session, uint32_t op, const void *req, struct a
     return object_call_shaped(session, op, req, a, rep, e);
 }
 
+static uint64_t on_reply_bytes(void *session, uint32_t op, const void *req)
+{
+    return object_reply_bytes(session, op, req);
+}
+
 /* How many connections the descriptors that we may have are enough for. */
 static unsigned divide_descriptors(uint64_t files, uint64_t wanted)
 {
@@ -253,7 +258,7 @@ static int start_front(struct server *s, const struct config *config, const stru
         .http_arg = s,
         .express = is_express,
         .sessions = {on_session_open, on_session_close, on_secret, on_session_call, on_session_sent,
-                     on_session_abandon, on_session_unsent, s, on_session_identify},
+                     on_session_abandon, on_session_unsent, s, on_session_identify, on_reply_bytes},
         .access_key = s->dir.access_key,
         .secret_key = s->dir.secret_key,
         .node_id = s->dir.node_id,

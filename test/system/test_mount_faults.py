@@ -196,6 +196,25 @@ def test_a_change_that_takes_the_origin_longer_than_the_timeout_is_waited_for(or
     assert request_ != "PUT f" or s3.head_object(Bucket=bucket, Key="f")["Metadata"]["mode"] == str(0o100640)
 
 
+def test_reads_are_waited_for_while_the_origin_is_away(origin, new_node, new_shaper, mount):
+    """Nor is --timeout about what reads: while the node asks an origin that is away, for as long as `retry` says, opening, looking up
+    and listing wait, and go on when the origin is back. (Seen to fail without OPEN, STAT and LIST in client_op_is_long.)"""
+    node, shaper = new_node(), new_shaper()
+    bucket, s3 = node.new_bucket(origin, endpoint=shaper.endpoint, retry="10m"), origin.s3()
+    for key in ("f", "g", "d/h"):
+        s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
+    top = mount(node, bucket, timeout="5s").path
+    assert (top / "f").stat().st_size == 1
+    shaper.fault("status:503", count="1000000")
+    back = threading.Timer(16, shaper.reset)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(x) for x in ((top / "f").read_bytes, (top / "g").stat, lambda: os.listdir(top / "d"))]
+        back.start()
+        read, looked_up, listed = [x.result(200) for x in asked]
+    back.join()
+    assert read == b"f" and looked_up.st_size == 1 and listed == ["h"]
+
+
 @pytest.mark.parametrize("moment", ["copying", "removing"])
 def test_node_killed_while_a_directory_is_renamed(origin, new_node, new_shaper, mount, moment):
     """kill -9 between two copies, or between two removals: one of the two names has every file with its bytes, and when the node

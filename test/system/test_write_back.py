@@ -353,6 +353,34 @@ def test_a_removal_waits_for_the_bucket(away):
     flushed(node, name)
 
 
+def test_a_version_is_found_by_the_etag_that_its_writer_was_told(new_node, tmp_path):
+    """An origin that gives an object another ETag than it had here breaks no reader's conditions: the earlier one means the same
+    version, in GET, HEAD and as the source of a copy, until another one is there. (Seen to fail without object_other_etag.)"""
+    node, name, body = new_node(), "found", b"0123456789"
+    (tmp_path / "origin").mkdir()
+    node.create_bucket(name, f"file://{tmp_path}/origin", write="back")
+    s3 = node.s3()
+
+    def refused(call, **how):
+        with pytest.raises(botocore.exceptions.ClientError) as e:
+            call(Bucket=name, **how)
+        return e.value.response["ResponseMetadata"]["HTTPStatusCode"]
+
+    told = s3.put_object(Bucket=name, Key="k", Body=body)["ETag"]
+    flushed(node, name)
+    wait_until(lambda: s3.head_object(Bucket=name, Key="k")["ETag"] != told, what="the origin's ETag")
+    assert s3.get_object(Bucket=name, Key="k", IfMatch=told, Range="bytes=3-5")["Body"].read() == b"345"
+    assert s3.head_object(Bucket=name, Key="k", IfMatch=told)["ContentLength"] == len(body)
+    assert refused(s3.get_object, Key="k", IfNoneMatch=told) == 304
+    s3.copy_object(Bucket=name, Key="copy", CopySource=f"{name}/k", CopySourceIfMatch=told)
+    assert s3.get_object(Bucket=name, Key="copy")["Body"].read() == body
+    s3.put_object(Bucket=name, Key="k", Body=b"another", IfMatch=told)  # as writes have it
+    for when in ("here", "in the origin"):
+        assert refused(s3.get_object, Key="k", IfMatch=told) == 412, when
+        assert s3.get_object(Bucket=name, Key="k", IfNoneMatch=told)["Body"].read() == b"another", when
+        flushed(node, name)
+
+
 def test_what_fails_is_told_whatever_its_name(new_node, tmp_path):
     """status and flush --json tell of a write that does not arrive, also when its name is no UTF-8 or is cut inside a character."""
     node = new_node()

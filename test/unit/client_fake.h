@@ -48,7 +48,7 @@ struct fake {
     _Atomic uint64_t first_handle; /* of this life of the node: handles are first_handle .. */
     _Atomic uint64_t next_handle;
     atomic_int seen[OPS_MAX], cut[OPS_MAX]; /* cut: so many requests of this kind lose their connection */
-    atomic_int hang_ms[OPS_MAX];
+    atomic_int hang_ms[OPS_MAX], refused[OPS_MAX];    /* refused: so many are answered ERR_CLOSED */
     _Atomic uint64_t id[OPS_MAX], id_before[OPS_MAX]; /* of the last requests of this kind */
     atomic_int n_closed;                              /* handles */
     atomic_bool is_earlier;                           /* it does not know CLOSE_MANY */
@@ -56,6 +56,7 @@ struct fake {
     atomic_int strangers; /* handles of another life that were used */
     atomic_bool wants_signature, gives_fds, lies;
     atomic_bool gives_unasked;           /* a descriptor with each reply */
+    atomic_bool gives_no_pipes;          /* with its watches */
     atomic_bool is_complete, is_scratch; /* what it gives is the whole object; its buckets have no origin */
     _Atomic uint64_t valid_ms;
     int watch_fds[WATCHES_MAX]; /* where records are written; covered by `lock` */
@@ -197,10 +198,11 @@ static inline int new_watch(struct fake *f, int write_fds[WATCHES_MAX], atomic_i
 static inline void do_watch(struct conn *c, const struct wire_header *h)
 {
     struct fake *f = c->f;
-    int fd = new_watch(f, f->watch_fds, &f->n_watches);
+    bool gives = !atomic_load(&f->gives_no_pipes);
+    int fd = gives ? new_watch(f, f->watch_fds, &f->n_watches) : -1;
     struct wire_watch_rep rep = {.handle = atomic_fetch_add(&f->next_handle, 1)};
     answer(c, h, 0, &rep, fd);
-    (void)close(fd);
+    macro_close(&fd);
 }
 
 static inline void do_watch_names(struct conn *c, const struct wire_header *h)
@@ -245,6 +247,16 @@ static inline void do_list(struct conn *c, const struct wire_header *h, const st
         rep.truncated = true;
     if (slice_eq_str(q->bucket, "broken"))
         rep.entries.n--;
+    answer(c, h, 0, &rep, -1);
+}
+
+/* The same page, whatever it shall be behind. */
+static inline void do_bucket_list(struct conn *c, const struct wire_header *h)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(KIB);
+    const struct wire_bucket one = {.name = SLICE_LIT("b")};
+    assert_int_equal(wire_bucket_encode(&one, &b), 0);
+    const struct wire_bucket_list_rep rep = {.buckets = buf_view(&b), .truncated = true};
     answer(c, h, 0, &rep, -1);
 }
 
@@ -326,6 +338,9 @@ static inline void run(struct conn *c, const struct wire_header *h, const void *
     case WIRE_OP_LIST:
         do_list(c, h, req);
         break;
+    case WIRE_OP_BUCKET_LIST:
+        do_bucket_list(c, h);
+        break;
     case WIRE_OP_OPEN:
         do_open(c, h, req);
         break;
@@ -359,12 +374,12 @@ static inline void run(struct conn *c, const struct wire_header *h, const void *
     }
 }
 
-/* Whether this request shall lose its connection. */
-static inline bool is_cut(struct fake *f, uint32_t op)
+/* Whether this request is one of those left. */
+static inline bool is_one_of(atomic_int *counter)
 {
-    int left = atomic_load(&f->cut[op]);
+    int left = atomic_load(counter);
     while (left > 0)
-        if (atomic_compare_exchange_weak(&f->cut[op], &left, left - 1))
+        if (atomic_compare_exchange_weak(counter, &left, left - 1))
             return true;
     return false;
 }
@@ -395,8 +410,12 @@ static inline void *serve(void *arg)
              sys_mono_ms() - from_ms < (uint64_t)atomic_load(&f->hang_ms[h.op]) &&
              !atomic_load(&f->stopping);)
             sys->sleep_ns(10000000);
-        if (is_cut(f, h.op))
+        if (is_one_of(&f->cut[h.op]))
             break;
+        if (is_one_of(&f->refused[h.op])) {
+            answer(c, &h, ERR_CLOSED, NULL, -1);
+            continue;
+        }
         if (f->before)
             f->before(f->before_arg, h.op);
         run(c, &h, req);
@@ -519,6 +538,21 @@ static inline int stat_key(struct client *c, const char *key)
     int r = client_stat(c, &req, &b, &rep, &e);
     assert_true(r == 0 || e.text[0]);
     return r;
+}
+
+static inline void *stat_one(void *arg)
+{
+    (void)stat_key(arg, "k");
+    return NULL;
+}
+
+/* Starts it and waits until the node has its request. */
+static inline void start_one(struct fake *f, void *(*ask)(void *arg), struct client *c, uint32_t op,
+                             pthread_t *ret)
+{
+    assert_int_equal(pthread_create(ret, NULL, ask, c), 0);
+    while (atomic_load(&f->seen[op]) == 0)
+        sys->sleep_ns(1000000);
 }
 
 static inline int make_dir(struct client *c)

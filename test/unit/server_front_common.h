@@ -181,6 +181,13 @@ static inline int on_session_call(void *session, uint32_t op, const void *req, s
     return err_set(e, -ENOENT, "nothing there");
 }
 
+/* Of a FETCH; of one at offset 1 nobody knew before. */
+static inline uint64_t on_reply_bytes(void *session, uint32_t op, const void *req)
+{
+    const struct wire_fetch_req *q = req;
+    return op == WIRE_OP_FETCH && q->offset != 1 ? q->n : 0;
+}
+
 /* ---- set up ---- */
 
 static const char access_key[] = "ACCESS", secret_key[] = "SECRET";
@@ -211,9 +218,9 @@ static inline struct fixture *start(const struct front_config *changes)
     config.http = on_http;
     config.http_arg = f;
     config.express = is_express;
-    config.sessions =
-        (struct front_sessions){on_session_open,    on_session_close,  on_secret, on_session_call,    NULL,
-                                on_session_abandon, on_session_unsent, f,         on_session_identify};
+    config.sessions = (struct front_sessions){
+        on_session_open,    on_session_close,  on_secret, on_session_call,     NULL,
+        on_session_abandon, on_session_unsent, f,         on_session_identify, on_reply_bytes};
     config.access_key = access_key;
     config.secret_key = secret_key;
     config.node_id = "node";

@@ -1,7 +1,7 @@
 /* layer: object */
 /* threaded */
 /* Write-back: what a flush of a prefix sends and counts, and what waits on; at how much of it writers wait;
- * what commits take that send nothing. */
+ * what commits take that send nothing; by which ETags a version is known that was sent. */
 #include "test_back_common.h"
 
 #include "name_watch.h"
@@ -207,6 +207,61 @@ static void test_what_has_got_to_the_origin_is_told(void **state)
     fixture_free(f);
 }
 
+/* ---- ETags ---- */
+
+static int open_if(struct fixture *f, struct slice match, struct slice none_match)
+{
+    struct wire_open_req req = {.bucket = SLICE_LIT("data"),
+                                .key = SLICE_LIT("k"),
+                                .if_match = match,
+                                .if_none_match = none_match,
+                                .via = WIRE_VIA_API};
+    struct wire_open_rep rep;
+    return object_open(f->session, &req, f->arena, &rep, NULL);
+}
+
+static struct slice etag_of(struct fixture *f)
+{
+    struct wire_stat_req req = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("k")};
+    struct wire_stat_rep rep;
+    assert_int_equal(object_stat(f->session, &req, f->arena, &rep, NULL), 0);
+    return rep.attr.etag;
+}
+
+/* A version that was sent, and has its ETag from the origin since, is opened by the one that its writer was
+ * told as well, whoever asks, and by nobody who means another: neither what is written over it here, nor what
+ * somebody else puts there. (Seen to fail with SLICE_NULL for the other one in reader.c.) */
+static void test_a_version_is_opened_by_the_etag_of_before(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "validate=always\n");
+    put_small(f, "data", "k", SLICE_LIT("body"));
+    struct slice told = etag_of(f), now = told;
+    assert_int_equal(open_if(f, told, SLICE_NULL), 0);
+    flush(f);
+    for (int i = 0; i < 60000 && slice_eq(now, told); i++) {
+        sys->sleep_ns(1000000);
+        now = etag_of(f);
+    }
+    assert_false(slice_eq(now, told));
+    assert_int_equal(open_if(f, told, SLICE_NULL), 0);
+    assert_int_equal(open_if(f, now, SLICE_NULL), 0);
+    assert_int_equal(open_if(f, SLICE_LIT("x"), SLICE_NULL), ERR_PRECONDITION);
+    assert_int_equal(open_if(f, SLICE_NULL, told), ERR_NOT_MODIFIED);
+    assert_int_equal(open_if(f, SLICE_NULL, SLICE_LIT("x,,y")), 0);
+    assert_true(
+        slice_eq(object_other_etag(f->service, SLICE_LIT("data"), SLICE_LIT("k"), now, f->arena), told));
+    origin_write(f, "k", 'z');
+    assert_int_equal(open_if(f, told, SLICE_NULL), ERR_PRECONDITION);
+    assert_int_equal(open_if(f, SLICE_NULL, told), 0);
+    put_small(f, "data", "k", SLICE_LIT("another"));
+    assert_int_equal(open_if(f, told, SLICE_NULL), ERR_PRECONDITION);
+    flush(f);
+    assert_int_equal(open_if(f, told, SLICE_NULL), ERR_PRECONDITION);
+    fixture_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_writers_wait_at_the_mark),
         cmocka_unit_test(test_commits_that_send_nothing),
         cmocka_unit_test(test_what_has_got_to_the_origin_is_told),
+        cmocka_unit_test(test_a_version_is_opened_by_the_etag_of_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

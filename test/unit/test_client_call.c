@@ -274,144 +274,6 @@ static void test_node_that_does_not_accept(void **state)
     (void)close(listening);
 }
 
-/* A node that takes a request and never answers costs the timeout, not for ever. */
-static void test_hanging_node(void **state)
-{
-    struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
-    atomic_store(&f->hang_ms[WIRE_OP_STAT], 3600000);
-    assert_int_equal(stat_key(c, "k"), -ETIMEDOUT);
-}
-
-/* A long operation may take longer than the timeout, as long as the node answers others. */
-static void test_long_operation(void **state)
-{
-    struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
-    struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
-    struct wire_copy_rep rep;
-    struct err e = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    atomic_store(&f->hang_ms[WIRE_OP_COPY], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
-    assert_int_equal(client_copy(c, &req, &b, &rep, &e), 0);
-    assert_int_equal(atomic_load(&f->seen[WIRE_OP_COPY]), 1);
-    atomic_store(&f->hang_ms[WIRE_OP_COPY], 3600000);
-    atomic_store(&f->hang_ms[WIRE_OP_HELLO], 3600000);
-    assert_int_equal(client_copy(c, &req, &b, &rep, &e), -ETIMEDOUT);
-}
-
-/* So is what else an origin may carry out slowly, and asked for once: who gives up waiting is told that a
- * change failed which is made; and what asks an origin first whether it is there. */
-static void test_what_asks_an_origin_is_long(void **state)
-{
-    static const uint32_t ops[] = {WIRE_OP_REMOVE,   WIRE_OP_MKDIR,         WIRE_OP_RMDIR,
-                                   WIRE_OP_SET_META, WIRE_OP_BUCKET_CREATE, WIRE_OP_BUCKET_SET,
-                                   WIRE_OP_JOB_START};
-    struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
-    for (size_t i = 0; i < ARRAY_SIZE(ops); i++)
-        assert_true(client_op_is_long(ops[i]));
-    atomic_store(&f->hang_ms[WIRE_OP_MKDIR], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
-    assert_int_equal(make_dir(c), 0);
-    assert_int_equal(atomic_load(&f->seen[WIRE_OP_MKDIR]), 1);
-}
-
-/* What an object is made of is waited for as its commit is: the node may let it wait for its turn, for room
- * or for an origin that takes the bytes; and what makes a bucket or a job asks an origin first. */
-static void test_writes_are_waited_for(void **state)
-{
-    static const uint32_t ops[] = {WIRE_OP_BUCKET_CREATE, WIRE_OP_BUCKET_SET, WIRE_OP_BUCKET_RULE,
-                                   WIRE_OP_JOB_START};
-    struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 0);
-    struct client_writer_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k"), .size_bytes = 3};
-    struct client_writer *w;
-    struct err e = {0};
-    for (size_t i = 0; i < ARRAY_SIZE(ops); i++)
-        assert_true(client_op_is_long(ops[i]));
-    atomic_store(&f->hang_ms[WIRE_OP_PUT_OPEN], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
-    atomic_store(&f->hang_ms[WIRE_OP_PUT_WRITE], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
-    assert_int_equal(client_writer_open(c, &o, &w, &e), 0);
-    assert_int_equal(client_writer_write(w, "abc", 3, &e), 0);
-    assert_int_equal(client_writer_commit(w, NULL, &e), 0);
-    client_writer_free(w);
-    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_OPEN]), 1);
-    assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_WRITE]), 1);
-}
-
-static void *copy_one(void *arg)
-{
-    struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
-    struct wire_copy_rep rep;
-    struct err e = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    assert_int_equal(client_copy(arg, &req, &b, &rep, &e), 0);
-    return NULL;
-}
-
-static void *stat_one(void *arg)
-{
-    (void)stat_key(arg, "k");
-    return NULL;
-}
-
-/* Starts it and waits until the node has its request. */
-static void start_one(struct fake *f, void *(*ask)(void *arg), struct client *c, uint32_t op, pthread_t *ret)
-{
-    assert_int_equal(pthread_create(ret, NULL, ask, c), 0);
-    while (atomic_load(&f->seen[op]) == 0)
-        sys->sleep_ns(1000000);
-}
-
-/* While long operations hold all connections, a call waits for one of them; it does not say that the node is
- * down. */
-static void test_calls_wait_behind_long_operations(void **state)
-{
-    struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 1);
-    pthread_t copying;
-    atomic_store(&f->hang_ms[WIRE_OP_COPY], 2 * TIMEOUT_MS + TIMEOUT_MS / 2);
-    start_one(f, copy_one, c, WIRE_OP_COPY, &copying);
-    assert_int_equal(stat_key(c, "k"), 0);
-    (void)pthread_join(copying, NULL);
-}
-
-/* A copy that has waited for its connection through most of its time. *ret_asked: how often the node's health
- * was asked meanwhile, and *ret_ms for how long. */
-static int copy_after_waiting(struct fake *f, struct client *c, int *ret_asked, uint64_t *ret_ms)
-{
-    struct wire_copy_req req = {.bucket = SLICE_LIT("b"), .from = SLICE_LIT("a"), .to = SLICE_LIT("z")};
-    struct wire_copy_rep rep;
-    struct err e = {0};
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    pthread_t asking;
-    atomic_store(&f->seen[WIRE_OP_STAT], 0);
-    start_one(f, stat_one, c, WIRE_OP_STAT, &asking);
-    int before = atomic_load(&f->seen[WIRE_OP_HELLO]);
-    uint64_t from_ms = sys_mono_ms();
-    int r = client_copy(c, &req, &b, &rep, &e);
-    *ret_ms = sys_mono_ms() - from_ms;
-    *ret_asked = atomic_load(&f->seen[WIRE_OP_HELLO]) - before;
-    (void)pthread_join(asking, NULL);
-    return r;
-}
-
-/* A long operation that waited for its connection asks after the node's health no more often than others:
- * once in a timeout. (Where the machine is so slow that the connection comes too late, it is tried again.) */
-static void test_health_is_asked_rarely(void **state)
-{
-    struct fake *f = *state;
-    _cleanup_(client_freep) struct client *c = connect_in_haste(f, 1);
-    int asked = 0, r = -EHOSTDOWN;
-    uint64_t ms = 0;
-    atomic_store(&f->hang_ms[WIRE_OP_STAT], TIMEOUT_MS - TIMEOUT_MS / 5);
-    atomic_store(&f->hang_ms[WIRE_OP_COPY], 2 * TIMEOUT_MS);
-    for (int i = 0; i < 50 && r == -EHOSTDOWN; i++)
-        r = copy_after_waiting(f, c, &asked, &ms);
-    assert_int_equal(r, 0);
-    assert_in_range(asked, 0, ms / TIMEOUT_MS + 3);
-}
-
 /* A reply to another request is not taken. */
 static void test_lying_node(void **state)
 {
@@ -624,6 +486,7 @@ static void test_no_room_for_a_connection(void **state)
     int r = make_dir(c);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(r, -EMFILE);
+    atomic_store(&f->hang_ms[WIRE_OP_STAT], 0);
     (void)pthread_join(asking, NULL);
 }
 
@@ -940,6 +803,27 @@ static void test_public_listing(void **state)
     forebay_disconnect(node);
 }
 
+static int count_bucket(void *arg, const char *name, const char *origin)
+{
+    int *n = arg;
+    assert_string_equal(name, "b");
+    assert_string_equal(origin, "");
+    return ++*n > 5;
+}
+
+/* Nor is a list of buckets that stands still walked for ever. */
+static void test_public_list_of_buckets_that_stands_still(void **state)
+{
+    struct fake *f = *state;
+    struct forebay_options o = {.socket_path = f->path, .timeout_ms = TIMEOUT_MS};
+    struct forebay *node;
+    int n = 0;
+    assert_int_equal(forebay_connect(&o, &node), 0);
+    assert_int_equal(forebay_bucket_list(node, count_bucket, &n), ERR_PROTOCOL);
+    assert_int_equal(n, 1);
+    forebay_disconnect(node);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -958,12 +842,6 @@ int main(void)
         NODE_TEST(test_restart_between_calls),
         NODE_TEST(test_node_down),
         NODE_TEST(test_node_that_does_not_accept),
-        NODE_TEST(test_hanging_node),
-        NODE_TEST(test_long_operation),
-        NODE_TEST(test_what_asks_an_origin_is_long),
-        NODE_TEST(test_writes_are_waited_for),
-        NODE_TEST(test_calls_wait_behind_long_operations),
-        NODE_TEST(test_health_is_asked_rarely),
         NODE_TEST(test_lying_node),
         NODE_TEST(test_a_descriptor_that_nobody_asked_for),
         NODE_TEST(test_fork),
@@ -984,6 +862,7 @@ int main(void)
         NODE_TEST(test_public_put_from),
         NODE_TEST(test_public_put_whose_answer_is_lost),
         NODE_TEST(test_public_listing),
+        NODE_TEST(test_public_list_of_buckets_that_stands_still),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -169,6 +169,19 @@ static void series_of_gone_buckets_end(void **state)
     assert_false(is_shown("bucket=\"stays\""));
 }
 
+/* A series ends when that is said, and no other one does; it begins anew. */
+static void series_end_when_told(void **state)
+{
+    metrics_set(metrics_series(METRIC_PASSTHROUGH, "/gone", NULL, NULL), 1);
+    metrics_set(metrics_series(METRIC_PASSTHROUGH, "/stays", NULL, NULL), 1);
+    metrics_end(METRIC_PASSTHROUGH, "/never", NULL, NULL);
+    metrics_end(METRIC_PASSTHROUGH, "/gone", "x", NULL);
+    assert_false(is_shown("/gone"));
+    assert_line("forebay_mount_passthrough{mount=\"/stays\"} 1");
+    assert_int_equal(metrics_value(metrics_series(METRIC_PASSTHROUGH, "/gone", NULL, NULL)), 0);
+    assert_line("forebay_mount_passthrough{mount=\"/gone\"} 0");
+}
+
 /* However many buckets come and go, each has series of its own, and memory does not grow with them. (Seen to
  * fail without use_again_locked, and where it does not count those that are gone.) */
 static void buckets_that_come_and_go(void **state)
@@ -316,6 +329,7 @@ int main(void)
         cmocka_unit_test(exposition_is_well_formed),
         cmocka_unit_test(small_buffers),
         cmocka_unit_test(series_of_gone_buckets_end),
+        cmocka_unit_test(series_end_when_told),
         cmocka_unit_test(buckets_that_come_and_go),
         cmocka_unit_test(threads_lose_nothing),
     };

@@ -191,6 +191,45 @@ static void test_handles_of_users_are_bounded_together(void **state)
     assert_int_equal(atomic_load(&f->service->of_users), 0);
 }
 
+static void report(struct object_session *ses, struct arena *a, const char *point)
+{
+    struct wire_report_req req = {
+        .mount_point = slice_str(point), .bucket = SLICE_LIT("data"), .passthrough = 1};
+    struct wire_report_rep rep;
+    assert_int_equal(object_report(ses, &req, a, &rep, NULL), 0);
+}
+
+static bool is_shown(const char *point)
+{
+    _cleanup_buf_ struct buf b = BUF_INIT(MIB);
+    char *line = NULL;
+    assert_int_equal(metrics_text(&b), 0);
+    assert_int_equal(buf_char(&b, '\0'), 0);
+    assert_true(asprintf(&line, "forebay_mount_passthrough{mount=\"%s\"} 1", point) > 0);
+    bool is = strstr(b.p, line) != NULL;
+    free(line);
+    return is;
+}
+
+/* What is shown of a mount ends with its session, and where that says that it is elsewhere; but not while
+ * another session is of the same mount, as of the process that took over. (Seen to fail with a gauge that
+ * stays, which filled up the table with mounts that are gone, and without the look at the other sessions.) */
+static void test_what_is_shown_of_a_mount_ends_with_it(void **state)
+{
+    struct fixture *f = *state;
+    struct object_session *one = object_session_new(f->service, WIRE_VIA_MOUNT),
+                          *two = object_session_new(f->service, WIRE_VIA_MOUNT);
+    report(one, f->arena, "/m/first");
+    assert_true(is_shown("/m/first"));
+    report(one, f->arena, "/m/second");
+    assert_false(is_shown("/m/first"));
+    report(two, f->arena, "/m/second");
+    object_session_free(one);
+    assert_true(is_shown("/m/second"));
+    object_session_free(two);
+    assert_false(is_shown("/m/second"));
+}
+
 int main(void)
 {
 #define BOTH(name)                                                                                           \
@@ -202,6 +241,7 @@ int main(void)
         BOTH(test_several_are_closed_at_once),
         BOTH(test_what_a_client_says_it_read_is_believed_within_bounds),
         BOTH(test_handles_of_users_are_bounded_together),
+        BOTH(test_what_is_shown_of_a_mount_ends_with_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -360,18 +360,22 @@ static void lists_of_etags_are_told_from_one(void **state)
     }
 }
 
-/* If-Range lets the range count for the same ETag or the same date only. */
+/* If-Range lets the range count for the same ETag, or one that it is known by besides, or the same date only.
+ */
 static void if_range_needs_the_same_version(void **state)
 {
     const struct wire_attr attr = {.etag = SLICE_LIT("abc"), .mtime_ns = 1369353600ull * 1000000000};
     (void)state;
 
-    assert_true(condition_if_range(SLICE_NULL, &attr));
-    assert_true(condition_if_range(SLICE_LIT("\"abc\""), &attr));
-    assert_true(condition_if_range(SLICE_LIT(THEN), &attr));
-    assert_false(condition_if_range(SLICE_LIT("\"abd\""), &attr));
-    assert_false(condition_if_range(SLICE_LIT("W/\"abc\""), &attr));
-    assert_false(condition_if_range(SLICE_LIT(LATER), &attr));
+    assert_true(condition_if_range(SLICE_NULL, &attr, SLICE_NULL));
+    assert_true(condition_if_range(SLICE_LIT("\"abc\""), &attr, SLICE_NULL));
+    assert_true(condition_if_range(SLICE_LIT(THEN), &attr, SLICE_NULL));
+    assert_false(condition_if_range(SLICE_LIT("\"abd\""), &attr, SLICE_NULL));
+    assert_false(condition_if_range(SLICE_LIT("W/\"abc\""), &attr, SLICE_NULL));
+    assert_false(condition_if_range(SLICE_LIT(LATER), &attr, SLICE_NULL));
+    assert_true(condition_if_range(SLICE_LIT("\"told\""), &attr, SLICE_LIT("told")));
+    assert_false(condition_if_range(SLICE_LIT("W/\"told\""), &attr, SLICE_LIT("told")));
+    assert_false(condition_if_range(SLICE_LIT("\"\""), &attr, SLICE_NULL));
 }
 
 /* The host names a bucket when it ends with the domain; with or without port, in any case. */

@@ -3,6 +3,8 @@
 /* The wire protocol of the front end: who may speak, frames that are broken or slow, sessions. */
 #include "server_front_common.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/syscall.h>
 
 /* ---- wire ---- */
@@ -391,6 +393,57 @@ static void large_bodies_go_through(void **state)
     stop(f); /* asserts that nothing of the budget is taken */
 }
 
+static int write_piece(int fd, size_t n, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(WIRE_BODY_MAX_BYTES);
+    _cleanup_free_ char *data = calloc(1, n);
+    const struct wire_put_write_req req = {.request_id = 3, .data = slice_of(data, n)};
+    struct wire_put_write_rep rep;
+    return wire_call(fd, WIRE_OP_PUT_WRITE, &req, &b, &rep, e);
+}
+
+static int fetch(int fd, uint64_t offset, uint32_t flags, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(WIRE_BODY_MAX_BYTES);
+    const struct wire_fetch_req req = {.request_id = 4, .offset = offset, .n = MIB, .flags = flags};
+    struct wire_fetch_rep rep;
+    return wire_call(fd, WIRE_OP_FETCH, &req, &b, &rep, e);
+}
+
+/* A body that finds no memory, and a read whose bytes would find none, asked for as such or not, and known of
+ * before or not, are refused as what may be asked again; small requests are served meanwhile, the connection
+ * goes on, so that the session has what it has, and all works once there is memory. (Seen to fail where
+ * receive_body gives up, and each way of the read without its part of prepare_reply and count_reply.) */
+static void what_finds_no_memory_is_refused_alone(void **state)
+{
+    static const struct {
+        uint64_t offset;
+        uint32_t flags;
+    } reads[] = {{0, WIRE_INLINE}, {0, 0}, {1, 0}};
+    struct fixture *f = start(&(struct front_config){.request_timeout_ms = 1500});
+    struct buf _cleanup_buf_ b = BUF_INIT(MIB);
+    struct wire_hello_rep rep;
+    struct err e = {0};
+    uint64_t n, taken = budget_total(f->buffers) - MIB;
+    int fd = dial_unix(f);
+    assert_int_equal(hello(fd, session_a, "", NULL, &b, &rep, &e), 0);
+    assert_int_equal(budget_try(f->buffers, taken), 0);
+    assert_int_equal(write_piece(fd, 3 * MIB, &e), ERR_CLOSED);
+    assert_non_null(strstr(e.text, "no memory"));
+    for (size_t i = 0; i < ARRAY_SIZE(reads); i++) {
+        assert_int_equal(fetch(fd, reads[i].offset, reads[i].flags, &e), ERR_CLOSED);
+        assert_int_equal(call_stat(fd, "four", &n, &e), 0);
+        assert_int_equal(n, 4);
+    }
+    budget_give(f->buffers, taken);
+    assert_int_equal(write_piece(fd, 3 * MIB, &e), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(reads); i++)
+        assert_int_equal(fetch(fd, reads[i].offset, reads[i].flags, &e), 0);
+    assert_int_equal(atomic_load(&f->sessions_made), 1);
+    (void)close(fd);
+    stop(f);
+}
+
 /* Who connects to the wire port and says nothing, or no HELLO, is gone after the request timeout; a client
  * that has signed in may be silent for as long as it likes. */
 static void strangers_do_not_stay(void **state)
@@ -407,6 +460,50 @@ static void strangers_do_not_stay(void **state)
     assert_int_equal(call_stat(friend, "k", &n, &e), 0);
     (void)close(stranger);
     (void)close(friend);
+    stop(f);
+}
+
+/* The node's end of a connection by TCP. */
+static int other_end(int fd)
+{
+    struct sockaddr_in own = {0}, peer;
+    socklen_t n = sizeof(own);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &n), 0);
+    for (int x = 0; x < 1024; x++) {
+        n = sizeof(peer);
+        if (getpeername(x, (struct sockaddr *)&peer, &n) == 0 && peer.sin_family == AF_INET &&
+            peer.sin_port == own.sin_port)
+            return x;
+    }
+    fail_msg("no such connection");
+    return -1;
+}
+
+static int tcp_option(int fd, int name)
+{
+    int value = 0;
+    socklen_t n = sizeof(value);
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, name, &value, &n), 0);
+    return value;
+}
+
+/* What a client has open ends within two minutes after its machine is gone, of which the kernel tells. (Seen
+ * to fail with SO_KEEPALIVE alone, which asks after two hours.) */
+static void clients_that_vanish_are_found_out(void **state)
+{
+    struct fixture *f = start(&(struct front_config){0});
+    struct err e = {0};
+    int fd = dial(f->wire);
+    assert_int_equal(sign_in(fd, session_a, secret_key, &e), 0);
+    int there = other_end(fd), on = 0;
+    socklen_t n = sizeof(on);
+    assert_int_equal(getsockopt(there, SOL_SOCKET, SO_KEEPALIVE, &on, &n), 0);
+    assert_true(on);
+    int quiet_s =
+        tcp_option(there, TCP_KEEPIDLE) + tcp_option(there, TCP_KEEPINTVL) * tcp_option(there, TCP_KEEPCNT);
+    assert_in_range(quiet_s, 60, 120);
+    assert_in_range(tcp_option(there, TCP_USER_TIMEOUT), 60000, 120000);
+    (void)close(fd);
     stop(f);
 }
 
@@ -464,7 +561,9 @@ int main(void)
         cmocka_unit_test(slow_frames_are_served),
         cmocka_unit_test(half_hellos_hold_no_thread),
         cmocka_unit_test(large_bodies_go_through),
+        cmocka_unit_test(what_finds_no_memory_is_refused_alone),
         cmocka_unit_test(strangers_do_not_stay),
+        cmocka_unit_test(clients_that_vanish_are_found_out),
         cmocka_unit_test(replies_that_nobody_gets_are_told),
     };
     (void)signal(SIGPIPE, SIG_IGN);

@@ -419,8 +419,6 @@ int ends_open(struct object_service *objects, struct object_session *session, co
     }
     if (c == 0 && ret->to_url && object_guest_capabilities(objects, ret->target_bucket) & ORIGIN_SENDS_PARTS)
         ret->parts_at_once = ORIGIN_PARTS_AT_ONCE;
-    ret->rounds_times = c == 0 && ret->from_url &&
-                        object_guest_capabilities(objects, ret->source_bucket) & ORIGIN_ROUNDS_TIMES;
     if (c == 0)
         c = check_overlap(session, r, k, e);
     if (c < 0)

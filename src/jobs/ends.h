@@ -14,7 +14,6 @@ struct ends {
     uint64_t part_bytes;    /* of uploads to the target */
     unsigned parts_at_once; /* of one of them, 1 where it has but one request */
     bool from_url, to_url;  /* the source, the target is an origin that is no bucket */
-    bool rounds_times;      /* the source does, of those that come with the bytes of an object */
     unsigned etags;         /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
     /* export and import of a bucket that has modes and owners, which is a scratch bucket or one with
      * posix=on: they go along, with times and symbolic links (net/posix_meta.h). Files at a URL then are what

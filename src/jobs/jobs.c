@@ -146,12 +146,14 @@ static int delete_choice(struct kv_txn *t, uint64_t id)
     return delete_all(t, &key);
 }
 
-/* In the place of what an earlier count chose. */
+/* In the place of what an earlier count chose, also where the record has it, or nothing was chosen now: else
+ * that would be loaded for it. */
 static int put_choice(struct kv_txn *t, const struct job_record *rec)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(JOB_KEY_MAX);
     int r = delete_choice(t, rec->id);
-    for (size_t i = 0; r == 0 && i < rec->spec.chosen.n; i++) {
+    size_t n = job_choice_is_apart(rec) ? rec->spec.chosen.n : 0;
+    for (size_t i = 0; r == 0 && i < n; i++) {
         char number[8];
         (void)snprintf(number, sizeof(number), "%03u", (unsigned)i);
         job_key_choice(rec->id, slice_str(number), &key);
@@ -180,18 +182,18 @@ static int delete_work(struct kv_txn *t, const struct job_record *rec)
 static int commit_record(struct jobs *j, struct job *job, const struct job_record *rec,
                          const struct job_note *notes, bool works, struct err *e)
 {
-    bool is_apart = !job->has_choice && job_choice_is_apart(rec);
+    bool has_new = !job->has_choice && rec->spec.newest > 0;
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(j->kv);
     int r = put_record(j, t, rec, e);
     for (const struct job_note *f = notes; f && r == 0; f = f->next)
         r = put_note(t, rec->id, f);
-    if (r == 0 && is_apart)
+    if (r == 0 && has_new)
         r = put_choice(t, rec);
     if (r == 0 && !works && is_for_good(rec))
         r = delete_work(t, rec);
     if (r == 0)
         r = kv_txn_commit(t, KV_DURABLE, e);
-    job->has_choice = job->has_choice || (r == 0 && is_apart);
+    job->has_choice = job->has_choice || (r == 0 && has_new);
     return r < 0 ? err_prefix(e, r, "record of job %" PRIu64, rec->id) : 0;
 }
 

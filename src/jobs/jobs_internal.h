@@ -32,7 +32,7 @@ struct job {
     struct job_record record;      /* jobs->lock */
     bool active;                   /* jobs->lock: its thread runs */
     struct job_progress committed; /* jobs->lock: of `record`, what the control store has while active */
-    bool has_choice;  /* jobs->lock: what --newest chose is in the control store, if it is apart */
+    bool has_choice;  /* jobs->lock: the control store has what --newest chose, and nothing of before */
     atomic_bool stop; /* tells the thread to end soon */
 };
 

@@ -388,11 +388,8 @@ static int find_source(struct kind_work *w, const struct kind_object *o, bool at
         if (r < 0)
             return r;
         ret->attr = ret->open.attr;
-        if (is_as_listed(o, &ret->attr)) {
-            if (w->rounds_times)
-                ret->attr.mtime_ns = o->mtime_ns;
+        if (is_as_listed(o, &ret->attr))
             return 0;
-        }
         source_close(w, ret);
     }
     return stat_source(w, o, &ret->attr, e);

@@ -240,7 +240,6 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .part_bytes = r->ends.part_bytes,
                           .to_origin = r->ends.to_url,
                           .from_origin = r->ends.from_url,
-                          .rounds_times = r->ends.rounds_times,
                           .sums = sums_of(r),
                           .modes = r->ends.modes,
                           .has_dirs = r->ends.has_dirs,
@@ -362,8 +361,9 @@ static void settle_one(struct run *r, struct item *it)
     rec->modes_lost += it->modes_lost && it->result >= 0;
     bool again = rec->phase == JOB_AGAIN;
     if (it->result == KIND_LEFT_OUT) {
-        rec->total_objects -= MIN(rec->total_objects, (uint64_t)1);
-        rec->total_bytes -= MIN(rec->total_bytes, it->size);
+        bool was_counted = rec->spec.newest == 0; /* else the count has asked for its tags itself */
+        rec->total_objects -= was_counted ? MIN(rec->total_objects, (uint64_t)1) : 0;
+        rec->total_bytes -= was_counted ? MIN(rec->total_bytes, it->size) : 0;
         rec->failed_objects -= again ? 1 : 0;
     } else if (it->result >= 0) {
         rec->done_objects++;

@@ -94,21 +94,24 @@ static bool page_is_fresh(const struct bucket *b, const struct wire_list_req *q,
     return fresh;
 }
 
-static int page_recall(struct mirror *m, const struct bucket *b, const struct wire_list_req *q,
-                       struct arena *a, struct wire_list_rep *ret)
+static void page_give(const struct buf *page, struct arena *a, struct wire_list_rep *ret)
 {
-    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(PAGE_MAX_BYTES);
-    page_key(m, b, q, &k);
-    int r = lru_get(m->cache, buf_view(&k), &v);
-    if (r < 0)
-        return r;
     uint64_t fetched_ns;
+    page_decode(arena_dup(a, buf_view(page)), &fetched_ns, ret);
+}
+
+/* Looks for the page, in `page`. *ret_fresh: and it may be given without asking. False: it is not known. */
+static bool page_recall(struct mirror *m, const struct bucket *b, const struct wire_list_req *q,
+                        const struct buf *key, struct buf *page, bool *ret_fresh)
+{
     struct wire_list_rep rep;
-    page_decode(buf_view(&v), &fetched_ns, &rep);
-    if (!page_is_fresh(b, q, fetched_ns))
-        return -ENOENT;
-    page_decode(arena_dup(a, buf_view(&v)), &fetched_ns, ret);
-    return 0;
+    uint64_t fetched_ns;
+    *ret_fresh = false;
+    if (q->flags & WIRE_FRESH || lru_get(m->cache, buf_view(key), page) < 0)
+        return false;
+    page_decode(buf_view(page), &fetched_ns, &rep);
+    *ret_fresh = page_is_fresh(b, q, fetched_ns);
+    return true;
 }
 
 /* The name of an entry inside the listed directory, without a trailing slash. */
@@ -334,26 +337,37 @@ static int ask(struct mirror *m, struct upstream *u, const struct wire_list_req 
     return 0;
 }
 
-int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, struct arena *a,
-                struct wire_list_rep *ret, struct err *e)
+int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, bool old_will_do,
+                struct arena *a, struct wire_list_rep *ret, struct err *e)
 {
     if (req->delimiter > 127 || req->prefix.n > ORIGIN_KEY_MAX_BYTES ||
         req->after.n > ORIGIN_KEY_MAX_BYTES + 1)
         return err_set(e, -EINVAL, "prefix, marker or delimiter is not one of ours");
     struct wire_list_req q = *req;
     q.max = q.max == 0 || q.max > LIST_MAX ? LIST_MAX : q.max;
-    if (!(q.flags & WIRE_FRESH) && page_recall(m, u->bucket, &q, a, ret) == 0)
-        return 0;
     uint64_t seen = atomic_load(mirror_bucket_generation(m, u->bucket));
-    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(PAGE_MAX_BYTES);
+    _cleanup_buf_ struct buf k = BUF_INIT(MIRROR_CACHE_KEY_MAX), v = BUF_INIT(PAGE_MAX_BYTES),
+                             old = BUF_INIT(PAGE_MAX_BYTES);
+    struct upstream_doubt doubt;
+    bool is_fresh;
     page_key(m, u->bucket, &q, &k);
+    bool may_doubt = page_recall(m, u->bucket, &q, &k, &old, &is_fresh) && old_will_do &&
+                     u->bucket->validate_listing != BUCKET_VALIDATE_ALWAYS;
+    if (is_fresh || (may_doubt && !upstream_doubt_begin(u, &doubt))) {
+        page_give(&old, a, ret);
+        return 0;
+    }
     uint64_t asked_ns = sys->real_ns();
     int r = ask(m, u, &q, seen, a, ret, e);
-    if (r < 0)
-        return r;
+    bool is_silent = may_doubt && upstream_doubt_end(&doubt, r);
     /* The key holds the generation that was current before: a page overtaken by a write is never found again.
      */
-    if (atomic_load(mirror_bucket_generation(m, u->bucket)) == seen && page_encode(asked_ns, ret, &v) == 0)
+    bool is_overtaken = atomic_load(mirror_bucket_generation(m, u->bucket)) != seen;
+    if (is_silent && !is_overtaken) {
+        page_give(&old, a, ret);
+        return 0;
+    }
+    if (r == 0 && !is_overtaken && page_encode(asked_ns, ret, &v) == 0)
         lru_put(m->cache, buf_view(&k), buf_view(&v));
-    return 0;
+    return r;
 }

@@ -55,7 +55,8 @@ static int learn(struct part *p, const struct origin_attr *o, struct err *e)
     if (o->size_bytes > STORE_SIZE_MAX_BYTES || o->size_bytes < p->offset)
         return err_set(e, ERR_ORIGIN_REFUSED, "the origin says the object has %" PRIu64 " bytes",
                        o->size_bytes);
-    struct attr attr = attr_of_origin(o, /* has_meta= */ true, sys->real_ns());
+    bool has_meta = !(f->upstream->origin->capabilities & ORIGIN_BYTES_ALONE);
+    struct attr attr = attr_of_origin(o, has_meta, sys->real_ns());
     struct extent *x = NULL;
     int r = f->admit(f->admit_arg, &attr, &x, e);
     if (r < 0)

@@ -73,8 +73,10 @@ static int confirm(struct object_service *s, struct upstream *u, struct slice ke
                    uint32_t *ret_state, struct err *e)
 {
     struct opening o = {.bucket = u->bucket, .key = key};
-    object_opening_enter(s, &o);
-    int r = ask(s, u, &o, a, ret_state, e);
+    int r = object_opening_try(s, &o, e);
+    if (r < 0)
+        return r;
+    r = ask(s, u, &o, a, ret_state, e);
     object_opening_leave(s, &o);
     if (r == 0 && (*ret_state == WIRE_CONFIRM_GONE || *ret_state == WIRE_CONFIRM_CHANGED))
         (void)object_forget_key(s, u->bucket, key);

@@ -154,6 +154,13 @@ static bool wants_meta(const struct opener *o)
     return o->req->via == WIRE_VIA_S3 || o->req->flags & WIRE_META;
 }
 
+/* Whether what is known of the object does not do for this open. */
+static bool lacks_meta(const struct opener *o)
+{
+    bool is_timeless = o->upstream->origin->capabilities & ORIGIN_BYTES_ALONE && o->attr.mtime_ns == 0;
+    return !o->attr.has_meta && (wants_meta(o) || is_timeless);
+}
+
 /* A word of the origin about the entry's version: whether it confirms its metadata, too. A listing tells of
  * them by the time of the last change alone. */
 static bool hear_of_meta(struct opener *o, const struct attr *heard)
@@ -184,10 +191,13 @@ static bool entry_is_fresh(struct opener *o)
     return mirror_is_fresh(o->bucket, o->req->key, o->attr.confirmed_ns, /* is_absent= */ false);
 }
 
+/* What is under way of it goes with it. */
 static void drop_entry(struct opener *o)
 {
-    store_remove_extent(o->service->config.store, o->extent);
+    if (o->extent)
+        store_remove_extent(o->service->config.store, o->extent);
     extent_unref(TAKE_PTR(o->extent));
+    fill_unref(TAKE_PTR(o->fill));
 }
 
 /* Remembers that the origin confirmed the entry's version, unless something was heard of the key since. */
@@ -198,7 +208,7 @@ static void entry_confirmed(struct opener *o, uint64_t confirmed_ns)
     if (!object_making_begin(o->service, o->opening, o->seen))
         return;
     mirror_learn(o->service->mirror, o->bucket, o->req->key, &o->attr, o->seen);
-    if (object_encode_attr(o->service, o->bucket, o->req->key, &o->attr, &blob) == 0)
+    if (o->extent && object_encode_attr(o->service, o->bucket, o->req->key, &o->attr, &blob) == 0)
         (void)extent_set_attr(o->extent, buf_view(&blob));
     object_making_end(o->service, o->opening);
 }
@@ -244,7 +254,8 @@ static int revalidate(struct opener *o, struct err *e)
     return 1;
 }
 
-/* An entry made from a listing lacks content type and metadata. 1: as revalidate. */
+/* An entry made from a listing, or of bytes that come without them, lacks content type and metadata. 1: as
+ * revalidate. */
 static int complete_meta(struct opener *o, struct err *e)
 {
     struct attr full;
@@ -376,7 +387,8 @@ static int admit_discovered(void *arg, const struct attr *attr, struct extent **
 {
     struct opener *o = arg;
     const struct attr found = keep_listed_time(o, attr);
-    mirror_learn(o->service->mirror, o->bucket, o->req->key, &found, o->seen);
+    if (found.has_meta || found.mtime_ns > 0) /* else nobody shows it before it is asked for */
+        mirror_learn(o->service->mirror, o->bucket, o->req->key, &found, o->seen);
     return admit(o, &found, ret, e);
 }
 
@@ -436,7 +448,7 @@ static int settle(struct opener *o, struct err *e)
     o->seen = mirror_generation(o->service->mirror, o->bucket, o->req->key);
     if (load_entry(o) == 0) {
         int r = entry_is_fresh(o) ? 0 : revalidate(o, e);
-        if (r == 0 && wants_meta(o) && !o->attr.has_meta)
+        if (r == 0 && lacks_meta(o))
             r = complete_meta(o, e);
         if (r <= 0)
             return r;
@@ -445,7 +457,10 @@ static int settle(struct opener *o, struct err *e)
     int r = mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &o->attr);
     if (r == 0 && o->attr.is_absent)
         return err_set(e, -ENOENT, "no such key");
-    return r == 0 && !o->attr.is_directory ? open_listed(o, e) : discover(o, /* whole= */ false, e);
+    r = r == 0 && !o->attr.is_directory ? open_listed(o, e) : discover(o, /* whole= */ false, e);
+    if (r == 0 && lacks_meta(o))
+        r = complete_meta(o, e);
+    return r <= 0 ? r : admit(o, &o->attr, &o->extent, e);
 }
 
 static int settle_alone(struct opener *o, struct err *e)
@@ -472,8 +487,7 @@ static bool open_warm(struct opener *o)
 {
     if (load_entry(o) < 0)
         return false;
-    bool listed_only = wants_meta(o) && !o->attr.has_meta;
-    if (extent_is_complete(o->extent) && entry_is_fresh(o) && !listed_only)
+    if (extent_is_complete(o->extent) && entry_is_fresh(o) && !lacks_meta(o))
         return true;
     extent_unref(TAKE_PTR(o->extent));
     return false;

@@ -18,6 +18,7 @@
 #include "base/text.h"
 
 #define DEFAULT_SUFFIX "core.windows.net"
+#define PARTS_MAX      254 /* of a name, between its slashes */
 
 /* Heap copies of what was said; NULL where nothing was. */
 struct said {
@@ -229,16 +230,42 @@ int az_check_key(const struct az *z, struct slice key, struct err *e)
     return r == 0 && is_taken_for_another(key) ? err_set(e, -ENOENT, "no blob can have that name") : r;
 }
 
+/* U+0000 to U+001F and U+0080 to U+009F, of what is UTF-8. */
+static bool has_controls(struct slice key)
+{
+    for (size_t i = 0; i < key.n; i++) {
+        unsigned char c = (unsigned char)key.p[i], next = i + 1 < key.n ? (unsigned char)key.p[i + 1] : 0;
+        if (c < 0x20 || (c == 0xc2 && next < 0xa0))
+            return true;
+    }
+    return false;
+}
+
+static size_t count_parts(struct slice path)
+{
+    size_t n = 0;
+    for (; path.n > 0; n++)
+        (void)slice_split(&path, '/');
+    return n;
+}
+
 int az_check_written(const struct az *z, struct slice key, struct err *e)
 {
     bool taken = is_taken_for_another(key);
     int r = web_check_key(z->prefix, key, e);
     for (struct slice rest = key; rest.n > 0 && !taken;)
         taken = slice_ends(slice_split(&rest, '/'), SLICE_LIT("."));
-    return r == 0 && taken ? err_set(e, -EINVAL,
-                                     "the service would take the name for another one: it has a backslash, "
-                                     "\".\", \"..\", or a dot at the end of a part")
-                           : r;
+    if (r < 0)
+        return r;
+    if (taken)
+        return err_set(e, -EINVAL,
+                       "the service would take the name for another one: it has a backslash, "
+                       "\".\", \"..\", or a dot at the end of a part");
+    if (has_controls(key)) /* which emulators take */
+        return err_set(e, -EINVAL, "the service has no blobs with control characters in their names");
+    return count_parts(slice_str(z->prefix)) + count_parts(key) > PARTS_MAX
+               ? err_set(e, -ENAMETOOLONG, "a name of more than %d parts with the prefix", PARTS_MAX)
+               : 0;
 }
 
 static int az_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,

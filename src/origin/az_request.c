@@ -39,6 +39,20 @@ static int compare_pairs(const void *a, const void *b)
     return slice_cmp(x->name, y->name);
 }
 
+/* As the service sorts headers: '_' before digits, which ASCII has behind them. Other characters that it
+ * sorts in its own way are in no name here, or stand at the same place in all that begin alike. */
+static int compare_headers(const void *a, const void *b)
+{
+    const struct sigv4_pair *x = a, *y = b;
+    size_t n = MIN(x->name.n, y->name.n), i = 0;
+    while (i < n && x->name.p[i] == y->name.p[i])
+        i++;
+    if (i == n)
+        return (x->name.n > n) - (y->name.n > n);
+    char v = x->name.p[i], w = y->name.p[i];
+    return (v == '_' ? '0' - 1 : v) - (w == '_' ? '0' - 1 : w);
+}
+
 static struct slice find(const struct sigv4_pair *pairs, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
@@ -54,7 +68,7 @@ static int sign_ms_headers(const struct sigv4_pair *pairs, size_t n, struct buf 
     for (size_t i = 0; i < n; i++)
         if (slice_starts(pairs[i].name, SLICE_LIT("x-ms-")))
             own[n_own++] = pairs[i];
-    qsort(own, n_own, sizeof(*own), compare_pairs);
+    qsort(own, n_own, sizeof(*own), compare_headers);
     int r = 0;
     for (size_t i = 0; i < n_own && r == 0; i++) {
         struct slice value = slice_trim(own[i].value);

@@ -4,7 +4,9 @@
  *     gs://BUCKET[/PREFIX]   https://storage.googleapis.com, or origin.endpoint, or STORAGE_EMULATOR_HOST
  *
  * The bytes of an object come with alt=media, its attributes as a JSON resource. A read is pinned by
- * ifGenerationMatch, and the generation that the answer tells is compared here too.
+ * ifGenerationMatch, and the generation that the answer tells is compared here too. Type, size and generation
+ * stand in the headers of the bytes as well, perhaps the time; metadata does not (emulators tell it), and
+ * what is said there of caching and disposition is the answer's own.
  *
  * Invariants:
  *  1. Bytes arrive as they are stored: Accept-Encoding says gzip, so that the service unpacks nothing.
@@ -37,15 +39,32 @@ bool gs_is_reserved(struct slice key)
     return false;
 }
 
+/* Names that the service has for itself; emulators take them. */
+#define CHALLENGES ".well-known/acme-challenge/"
+
+static bool is_challenge(const char *prefix, struct slice key)
+{
+    struct slice before = slice_str(prefix), all = SLICE_LIT(CHALLENGES);
+    if (before.n >= all.n)
+        return slice_starts(before, all);
+    return slice_starts(all, before) && slice_starts(key, slice_from(all, before.n));
+}
+
 int gs_check_key(const struct gs *g, struct slice key, struct err *e)
 {
     int r = web_check_key(g->prefix, key, e);
-    if (r == 0 && gs_is_reserved(key))
+    if (r < 0)
+        return r;
+    if (gs_is_reserved(key))
         return err_set(e, -EINVAL, "the name " GS_PARTS " is reserved for the parts of uploads");
+    if (slice_find(key, '\n') >= 0 || slice_find(key, '\r') >= 0)
+        return err_set(e, -EINVAL, "the service has no objects with line breaks in their names");
+    if (is_challenge(g->prefix, key))
+        return err_set(e, -EINVAL, "the service has no objects below " CHALLENGES);
     /* A slash within a name is encoded: only as a whole can one lead away, to the bucket itself. */
-    return r == 0 && !g->prefix[0] && (slice_eq_str(key, ".") || slice_eq_str(key, ".."))
+    return !g->prefix[0] && (slice_eq_str(key, ".") || slice_eq_str(key, ".."))
                ? err_set(e, -EINVAL, "the service has no objects named \".\" and \"..\"")
-               : r;
+               : 0;
 }
 
 static int add_token(struct gs *g, struct web_call *c, struct web_request *q, struct err *e)
@@ -118,6 +137,7 @@ static int pin(struct web_call *c, const struct origin_get *g, struct arena *scr
 static const struct web_kind web_kind = {
     .version_header = "x-goog-generation",
     .meta_prefix = "x-goog-meta-",
+    .tells_bytes_alone = true,
     .prepare = prepare,
     .refused = refused,
     .pin = pin,
@@ -126,6 +146,7 @@ static const struct web_kind web_kind = {
 static const struct web_kind web_view_kind = {
     .version_header = "x-goog-generation",
     .meta_prefix = "x-goog-meta-",
+    .tells_bytes_alone = true,
     .prepare = prepare,
     .refused = refused,
     .pin = pin,
@@ -259,7 +280,7 @@ static int gs_open(struct slice rest, const struct origin_options *o, struct ori
     g->magic = GS_MAGIC;
     g->base.ops = &origin_gs_ops;
     g->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
-                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_ROUNDS_TIMES;
+                           ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_BYTES_ALONE;
     g->part_bytes = o->part_size;
     g->base.begins_no_uploads = !o->parts;
     bool emulator = false;

@@ -115,8 +115,6 @@ static void hdfs_free(struct hdfs *h)
         return;
     assert(h->magic == HDFS_MAGIC);
     tree_fini(&h->tree);
-    for (size_t i = 0; i < HDFS_COMMITS; i++)
-        lock_fini(&h->commit[i]);
     web_fini(&h->web);
     web_endpoint_fini(&h->endpoint);
     if (h->token)
@@ -195,8 +193,6 @@ static int hdfs_open(struct slice rest, const struct origin_options *o, struct o
     h->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
                            ORIGIN_CAN_COPY | ORIGIN_HAS_DIRECTORIES;
     tree_init(&h->tree, hdfs_read_folder, h);
-    for (size_t i = 0; i < HDFS_COMMITS; i++)
-        lock_init(&h->commit[i], LOCK_BUCKET); /* held over requests, which take the pool's lock */
     struct origin_options own = *o; /* a copy reads while it writes: one connection would wait for itself */
     own.connections = MAX(own.connections, (uint64_t)2);
     int r = web_init(&h->web, &hdfs_web_kind, &h->base, &own, e);

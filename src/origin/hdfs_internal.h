@@ -13,7 +13,6 @@
 #include <jansson.h>
 
 #define HDFS_MAGIC     0x48444653u
-#define HDFS_COMMITS   64 /* locks of keys */
 #define HDFS_PATH_SIZE (2 * ORIGIN_KEY_MAX_BYTES + sizeof(FILE_TMP_PREFIX) + 64)
 
 struct hdfs {
@@ -25,9 +24,6 @@ struct hdfs {
     char *user, *token;                       /* one of them */
     atomic_bool no_batch, no_options, no_ids; /* what the server was found not to have */
     struct tree tree;
-    /* One writer of a key at a time looks at a condition and renames: makes If-Match atomic among the writers
-     * of this node. Held over these calls on the server. */
-    struct lock commit[HDFS_COMMITS];
 };
 
 static inline struct hdfs *hdfs_of(struct origin *o)

@@ -72,9 +72,16 @@ static int target_open(struct hdfs *h, struct target *t, struct slice key, struc
     return file_key_path(key, t->path, &t->is_dir, e);
 }
 
-static struct lock *lock_of(const struct target *t)
+/* One writer of a file at a time looks at a condition and renames: makes If-Match atomic among the writers of
+ * this node, through whichever bucket. */
+static int enter(const struct target *t, const atomic_bool *cancel, struct key_order *x, struct err *e)
 {
-    return &t->hdfs->commit[hash_table(t->key) % HDFS_COMMITS];
+    char whole[HDFS_PATH_SIZE];
+    int r = hdfs_path(t->hdfs, t->path, whole, e);
+    uint64_t server = hash_table(slice_str(t->hdfs->endpoint.base));
+    return r < 0 ? r
+                 : origin_enter(&t->hdfs->base, hash_mix(server, hash_table(slice_str(whole))),
+                                /* alone= */ true, cancel, x, e);
 }
 
 /* ---- the reserved name ---- */
@@ -357,8 +364,10 @@ static int place_over(struct target *t, struct err *e)
 
 static int place(struct target *t, const struct origin_put *p, struct err *e)
 {
-    LOCK_SCOPE(lock_of(t));
-    int r = check_etag(t, p->if_match, e);
+    struct key_order _cleanup_(key_order_leave) order = {0};
+    int r = enter(t, p->cancel, &order, e);
+    if (r == 0)
+        r = check_etag(t, p->if_match, e);
     if (r < 0)
         return r;
     origin_set_reach(p, ORIGIN_REACH_PERHAPS);
@@ -419,8 +428,10 @@ static int do_remove(struct hdfs *h, struct slice key, struct slice if_match, st
     bool there = false;
     if (target_open(h, &t, key, e) < 0) /* such an object cannot be there */
         return err_set(e, -ENOENT, "no such file");
-    LOCK_SCOPE(lock_of(&t));
-    int r = t.is_dir ? 0 : check_etag(&t, if_match, e);
+    struct key_order _cleanup_(key_order_leave) order = {0};
+    int r = enter(&t, /* cancel= */ NULL, &order, e);
+    if (r == 0 && !t.is_dir)
+        r = check_etag(&t, if_match, e);
     if (r == 0)
         r = look(&t, &st, e); /* DELETE takes files and empty directories alike */
     if (r < 0)

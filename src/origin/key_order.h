@@ -4,8 +4,9 @@
  *
  * A change that depends on what is there is made alone; others of the same key wait for those before them
  * that are, and run beside each other. Who waits holds neither a connection nor a lock, nor a place among the
- * requests of its bucket (origin_step_aside); who is in sends its requests, again while the service is away,
- * and waits for nothing else: not for the bytes of a body.
+ * requests of its bucket (origin_enter); but at NFS, where who is in has had his before he waited. Who is in
+ * sends its requests, again while the service is away, and waits for nothing else: not for the bytes of a
+ * body.
  *
  * Changes by other processes know nothing of it.
  */

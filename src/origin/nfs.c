@@ -326,8 +326,6 @@ static void nfs_free(struct nfs *x)
     assert(x->magic == NFS_MAGIC);
     nfs_conn_close_all(x);
     tree_fini(&x->tree);
-    for (size_t i = 0; i < NFS_COMMITS; i++)
-        lock_fini(&x->commit[i]);
     cond_fini(&x->freed);
     lock_fini(&x->lock);
     free(x->idle);
@@ -356,8 +354,6 @@ static struct nfs *nfs_new(const struct origin_options *o)
         abort();
     lock_init(&x->lock, LOCK_ORIGIN);
     cond_init(&x->freed);
-    for (size_t i = 0; i < NFS_COMMITS; i++)
-        lock_init(&x->commit[i], LOCK_ORIGIN);
     tree_init(&x->tree, nfs_read_folder, x);
     return x;
 }

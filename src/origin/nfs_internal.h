@@ -15,7 +15,6 @@
 
 #define NFS_MAGIC       0x4e46534fu
 #define NFS_PIECE_BYTES (1 * MIB)
-#define NFS_COMMITS     64 /* locks of keys */
 #define NFS_PATH_SIZE   (ORIGIN_KEY_MAX_BYTES + 2 + sizeof(FILE_TMP_PREFIX) + 64)
 
 struct nfs_conn;
@@ -27,9 +26,6 @@ struct nfs {
     char *settings;    /* of a session, as libnfs takes them in a URL */
     uint64_t timeout_ms, connect_timeout_ms;
     struct tree tree;
-    /* One writer of a key at a time looks at a condition and renames: makes If-Match atomic among the writers
-     * of this node. Held over these calls on the server. */
-    struct lock commit[NFS_COMMITS];
 
     struct lock lock; /* covers what follows */
     struct cond freed;

@@ -56,20 +56,51 @@ static void target_fini(struct target *t)
         nfs_conn_give(t->conn);
 }
 
-/* `conn`: NULL, or the session to use. */
-static int target_open(struct nfs *x, struct nfs_conn *conn, struct target *t, struct slice key, bool is_slow,
-                       atomic_bool *cancel, struct err *e)
+/* Reads of bodies may be short: a piece is filled before it is sent. */
+static int fill_piece(const struct origin_body *body, char *piece, size_t n, uint64_t offset, struct err *e)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t r = body->read(body->arg, piece + done, n - done, offset + done);
+        if (r <= 0)
+            return r < 0 ? err_set(e, (int)r, "body: %s", err_text((int)r))
+                         : err_set(e, -ENODATA, "the body to be written ended early");
+        done += (size_t)r;
+    }
+    return 0;
+}
+
+/* Where there is one session only, who has it waits for nobody's bytes: they may be read from this very
+ * origin, and others want the session meanwhile. */
+static int wait_for_all(const struct nfs *x, const struct origin_body *body, struct err *e)
+{
+    char last;
+    bool is_to_wait = x->limit == 1 && !body->once && body->size_bytes > 0;
+    return is_to_wait ? fill_piece(body, &last, 1, body->size_bytes - 1, e) : 0;
+}
+
+/* `conn`: NULL, or the session to use. `body`: NULL, or what is to be written. */
+static int target_open(struct nfs *x, struct nfs_conn *conn, struct target *t, struct slice key,
+                       const struct origin_body *body, atomic_bool *cancel, struct err *e)
 {
     *t = (struct target){.nfs = x, .key = key, .conn = conn, .borrowed = conn != NULL};
     int r = nfs_key_path(key, t->path, &t->is_dir, e);
     if (r < 0 || conn)
         return r;
-    return is_slow ? nfs_conn_take_for_slow(x, cancel, &t->conn, e) : nfs_conn_take(x, cancel, &t->conn, e);
+    if (!body || !body->slow)
+        return nfs_conn_take(x, cancel, &t->conn, e);
+    r = wait_for_all(x, body, e);
+    return r < 0 ? r : nfs_conn_take_for_slow(x, cancel, &t->conn, e);
 }
 
-static struct lock *lock_of(const struct target *t)
+/* One writer of a file at a time looks at a condition and renames: makes If-Match atomic among the writers of
+ * this node, through whichever bucket. Who waits keeps his session, and his place among the requests: who is
+ * in has his own, and takes no other. */
+static int enter(const struct target *t, const atomic_bool *cancel, struct key_order *x, struct err *e)
 {
-    return &t->nfs->commit[hash_table(t->key) % NFS_COMMITS];
+    char whole[ORIGIN_KEY_MAX_BYTES + NFS_PATH_SIZE];
+    (void)snprintf(whole, sizeof(whole), "%s%s", t->nfs->path, t->path);
+    uint64_t key = hash_mix(hash_table(slice_str(t->nfs->host)), hash_table(slice_str(whole)));
+    return key_order_begin(x, key, /* alone= */ true) ? 0 : key_order_wait(x, cancel, e);
 }
 
 /* mkdir -p of path[0..n). */
@@ -102,19 +133,6 @@ static int write_piece(struct nfs_conn *c, struct nfsfh *fh, const char *p, size
         int r = nfs_call_write(c, fh, p + done, n - done, offset + done);
         if (r <= 0)
             return r < 0 ? r : -EIO;
-        done += (size_t)r;
-    }
-    return 0;
-}
-
-/* Reads of bodies may be short: a piece is filled before it is sent. */
-static int fill_piece(const struct origin_body *body, char *piece, size_t n, uint64_t offset, struct err *e)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t r = body->read(body->arg, piece + done, n - done, offset + done);
-        if (r <= 0)
-            return r < 0 ? err_set(e, (int)r, "body: %s", err_text((int)r))
-                         : err_set(e, -ENODATA, "the body to be written ended early");
         done += (size_t)r;
     }
     return 0;
@@ -266,8 +284,10 @@ static int place_over(struct target *t, struct err *e)
 
 static int place(struct target *t, const struct origin_put *p, struct err *e)
 {
-    LOCK_SCOPE(lock_of(t));
-    int r = check_etag(t, p->if_match, e);
+    struct key_order _cleanup_(key_order_leave) order = {0};
+    int r = enter(t, p->cancel, &order, e);
+    if (r == 0)
+        r = check_etag(t, p->if_match, e);
     if (r < 0)
         return r;
     origin_set_reach(p, ORIGIN_REACH_PERHAPS);
@@ -302,7 +322,7 @@ static int put(struct nfs *x, struct nfs_conn *conn, const struct origin_put *p,
     struct target _cleanup_(target_fini) t;
     struct nfs_stat_64 st;
     origin_set_reach(p, ORIGIN_REACH_NOTHING);
-    int r = target_open(x, conn, &t, p->key, body->slow, p->cancel, e);
+    int r = target_open(x, conn, &t, p->key, body, p->cancel, e);
     if (r == 0 && t.is_dir) {
         r = put_dir(&t, p, body, &st, e);
     } else if (r == 0) {
@@ -338,15 +358,17 @@ static int do_remove(struct nfs *x, struct slice key, struct slice if_match, str
 {
     struct target _cleanup_(target_fini) t;
     struct nfs_stat_64 st;
-    int r = target_open(x, NULL, &t, key, /* is_slow= */ false, NULL, e);
+    int r = target_open(x, NULL, &t, key, /* body= */ NULL, NULL, e);
     if (r == -EINVAL) /* such an object cannot be there */
         return err_set(e, -ENOENT, "no such file");
     if (r < 0)
         return r;
-    LOCK_SCOPE(lock_of(&t));
-    if (t.is_dir)
+    struct key_order _cleanup_(key_order_leave) order = {0};
+    r = enter(&t, /* cancel= */ NULL, &order, e);
+    if (r == 0 && t.is_dir)
         return remove_dir(&t, e);
-    r = check_etag(&t, if_match, e);
+    if (r == 0)
+        r = check_etag(&t, if_match, e);
     if (r < 0)
         return r;
     r = nfs_call_unlink(t.conn, t.path);

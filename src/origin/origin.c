@@ -261,6 +261,17 @@ void origin_step_back(const struct origin *o, bool goes_on)
         o->meter->back(o->meter_arg, goes_on);
 }
 
+int origin_enter(const struct origin *o, uint64_t key, bool alone, const atomic_bool *cancel,
+                 struct key_order *x, struct err *e)
+{
+    if (key_order_begin(x, key, alone))
+        return 0;
+    origin_step_aside(o);
+    int r = key_order_wait(x, cancel, e);
+    origin_step_back(o, r == 0);
+    return r;
+}
+
 void origin_pause(struct origin *o, uint64_t for_ms)
 {
     _Atomic uint64_t *pause = o->shared_pause ? o->shared_pause : &o->paused_until_ms;

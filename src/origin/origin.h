@@ -142,8 +142,9 @@ enum origin_capability {
     ORIGIN_CAN_TAGS = 1 << 9,     /* keeps tags of objects, those of META_TAGS in a write too: origin_tags */
     ORIGIN_CAN_MODES = 1 << 10,   /* with `posix`, for jobs: files keep mode and owner as they are written */
     ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body ORIGIN_PARTS_AT_ONCE parts are on their way together */
-    ORIGIN_ROUNDS_TIMES =
-        1 << 12, /* with an object's bytes come times to the second, without them finer ones */
+    /* With an object's bytes comes none of its metadata, and its time to the second or not at all: they are
+     * asked for apart. */
+    ORIGIN_BYTES_ALONE = 1 << 12,
     /* Without ORIGIN_CAN_CONDITIONAL_PUT a condition is looked at just before the write: atomic among the
      * writers of this process only. */
     ORIGIN_LOOKS_FIRST = 1 << 13,

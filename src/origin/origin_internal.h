@@ -1,6 +1,7 @@
 /* Between origin.c and the kinds of origin. */
 #pragma once
 
+#include "origin/key_order.h"
 #include "origin/origin.h"
 
 extern const struct origin_ops origin_s3_ops;
@@ -30,6 +31,10 @@ static inline void origin_set_reach(const struct origin_put *p, enum origin_reac
 /* The meter's `aside` and `back`. */
 void origin_step_aside(const struct origin *o);
 void origin_step_back(const struct origin *o, bool goes_on);
+/* The turn among the changes of a key (key_order.h), for which the thread steps aside; `x` then is the
+ * caller's to leave. -ECANCELED. */
+int origin_enter(const struct origin *o, uint64_t key, bool alone, const atomic_bool *cancel,
+                 struct key_order *x, struct err *e);
 
 /* Attribute strings into `a` after checking that they fit: the origin chose their sizes. -ENOMEM otherwise.
  */

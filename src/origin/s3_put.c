@@ -34,12 +34,7 @@ int s3_enter(struct s3 *s, struct slice key, bool alone, const atomic_bool *canc
     if (buf_str(&whole, s->prefix) < 0 || buf_slice(&whole, key) < 0)
         return err_set(e, -ENAMETOOLONG, "the key is too long");
     uint64_t hash = hash_mix(hash_table(slice_str(s->service)), hash_table(slice_str(s->bucket)));
-    if (key_order_begin(x, hash_mix(hash, hash_table(buf_view(&whole))), alone))
-        return 0;
-    origin_step_aside(&s->base);
-    int r = key_order_wait(x, cancel, e);
-    origin_step_back(&s->base, r == 0);
-    return r;
+    return origin_enter(&s->base, hash_mix(hash, hash_table(buf_view(&whole))), alone, cancel, x, e);
 }
 
 bool s3_is_conditional(const struct origin_put *p)

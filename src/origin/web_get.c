@@ -95,6 +95,8 @@ static int begin(struct transfer *t, struct err *e)
     if (r < 0)
         return r;
     struct origin_attr attr = web_response_attr(&t->call->response);
+    if (kind->tells_bytes_alone)
+        attr.meta = SLICE_NULL;
     take_part(t, &attr);
     if (arena_left(t->arena) < WEB_VERSION_MAX)
         return err_set(e, -ENOMEM, "the answer's version needs more memory than the request has");

@@ -135,7 +135,8 @@ def test_an_origin_that_refuses_connections_for_a_moment_fails_nobody(new_node, 
 
 def test_what_is_cached_is_served_by_all_ways_while_the_origin_is_away(new_node, new_mount, tmp_path):
     """Also to a mount, and to who asks for a head: its `validate` has passed, and nobody answers. The origin is waited for once, and not
-    by each reader. (The mount fails without stat_doubted in name_ops.c, and so does the head; the retries without upstream_doubt_begin.)"""
+    by each reader. So are listings that were read before. (The mount fails without stat_doubted in name_ops.c, and so does the head; the
+    listings without upstream_doubt_begin in mirror_list.c, the retries without it in the others.)"""
     with harness.Origin(tmp_path / "origin") as own:
         node = new_node()
         bucket, keys = node.new_bucket(own, retry="3s", validate="ttl:1s"), [f"d/{i}" for i in range(20)]
@@ -143,12 +144,18 @@ def test_what_is_cached_is_served_by_all_ways_while_the_origin_is_away(new_node,
             own.s3().put_object(Bucket=bucket, Key=key, Body=key.encode())
         path = new_mount(node, bucket).path
         assert [(path / key).read_text() for key in keys] == keys
+
+        def listed():
+            return len(list((path / "d").iterdir())), len(node.s3().list_objects_v2(Bucket=bucket, Prefix="d/")["Contents"])
+
+        assert listed() == (20, 20)
         own.stop()
         time.sleep(1.2)
         for read in (lambda key: (path / key).read_text(), lambda key: get(node, bucket, key).decode()):
             assert [read(key) for key in keys] == keys
             time.sleep(1.2)
         assert all(node.s3().head_object(Bucket=bucket, Key=key)["ContentLength"] == len(key) for key in keys)
+        assert listed() == (20, 20)
         assert node.metric("forebay_origin_retries_total", bucket=bucket) <= 40
 
 

@@ -11,6 +11,7 @@ import pytest
 import azpending
 import harness
 import origins
+import served
 import wire
 from keyorigin import Handler, KeyOrigin, Object
 
@@ -397,11 +398,61 @@ def test_a_service_that_knows_no_versions(node, servers):
     assert s3_keys(node.s3(), scratch) == []
 
 
+def test_names_of_metadata_that_azure_sorts_in_its_own_way(node, servers):
+    """Names with an underscore where others have a digit are signed in the service's order. (In the order of ASCII Azurite refuses them,
+    too: AuthenticationFailed.)"""
+    server = servers("az")
+    name, _ = new_bucket(node, server)
+    meta = {"i0": "a", "i_": "b", "i_0": "c", "i": "d"}
+    node.s3().put_object(Bucket=name, Key="k", Body=b"k", Metadata=meta)
+    assert node.s3().head_object(Bucket=name, Key="k")["Metadata"] == meta
+
+
+class AsGoogle(served.Handler):
+    """fake-gcs-server, but that bytes come as from Google's JSON API: without the object's metadata and time, with what it says of caching."""
+
+    def do_GET(self):
+        sent = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        status, told, body = origins.request(self.owner.to + self.path, self.command, self.body() or None, sent)
+        own = {"Content-Length", "Connection", "Transfer-Encoding", "Date", "Server"}
+        kept = {name.replace("-", "_"): value for name, value in told.items() if name not in own}
+        if "alt=media" in self.path:
+            left_out = ("x_goog_meta_", "last_modified", "content_disposition")
+            kept = {name: value for name, value in kept.items() if not name.lower().startswith(left_out)}
+            kept |= {"Cache_Control": "no-cache, no-store, max-age=0, must-revalidate", "Expires": "Mon, 01 Jan 1990 00:00:00 GMT"}
+        self.send(status, body, **kept)
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+
+
+def test_metadata_of_google_comes_apart(node, new_node, servers):
+    """What a cold object is like is what its resource says, opened by S3 or imported; so is its time. (Without tells_bytes_alone in gs.c the
+    headers of its bytes are taken for it, without lacks_meta at the end of settle in reader.c there is no metadata.)"""
+    server, name = servers("gs"), harness.random_name()
+    node.create_bucket(name, server.url(name), **server.properties())
+    for key in ("a", "d/b"):
+        node.s3().put_object(Bucket=name, Key=key, Body=key.encode(), ContentType="text/x-test", Metadata={"colour": "red"})
+    there = node.s3().head_object(Bucket=name, Key="a")
+    with served.Server(AsGoogle) as google:
+        google.to = server.endpoint
+        reader = new_node()
+        reader.create_bucket(name, server.url(name), **{"origin.endpoint": google.endpoint})
+        scratch = harness.scratch_bucket(reader)
+        reader.cli("import", "--wait", "--set", f"origin.endpoint={google.endpoint}", server.url(name), scratch)
+        cold = reader.s3().get_object(Bucket=name, Key="a")
+        assert (cold["LastModified"], cold["Metadata"]) == (there["LastModified"], {"colour": "red"})
+        s3_keys(reader.s3(), name)  # the other one is known by its listing
+        for bucket, key in ((name, "a"), (name, "d/b"), (scratch, "a"), (scratch, "d/b")):
+            got = reader.s3().get_object(Bucket=bucket, Key=key)
+            assert (got["Body"].read(), got["ContentType"]) == (key.encode(), "text/x-test")
+            assert got["Metadata"].pop("mtime", None) is None or bucket == scratch
+            assert got["Metadata"] == {"colour": "red"} and "CacheControl" not in got and "Expires" not in got, got
+
+
 @pytest.mark.parametrize("kind", ["az", "gs"])
 def test_an_import_asks_once_for_a_small_object(node, servers, new_shaper, kind):
-    """What an object is like and its bytes come with one answer, whose time is to the second: where the listing has told a finer one, that
-    is the object's, so that a later job has nothing to do. (Seen to fail for gs where opens_at_once in kind_copy.c is false; without the
-    listing's time in find_source times are cut.)"""
+    """What an object is like and its bytes come with one answer, but at Google, where it is asked for apart, and has a finer time: the object's
+    here, so that a later job has nothing to do. (Where opens_at_once in kind_copy.c is false az is asked twice.)"""
     server = servers(kind)
     name = harness.random_name()
     scratch = harness.scratch_bucket(node)
@@ -414,7 +465,8 @@ def test_an_import_asks_once_for_a_small_object(node, servers, new_shaper, kind)
     shaper.reset()
     job = json.loads(node.cli("import", *sets, url, scratch, "--wait", "--json").stdout)
     assert (job["state"], job["done_objects"], job["skipped_objects"]) == ("done", 30, 0), job
-    assert 30 < shaper.stats()["requests"] < 40, shaper.stats()  # and the listings
+    least = 60 if kind == "gs" else 30
+    assert least < shaper.stats()["requests"] < least + 10, shaper.stats()  # and the listings
     for key, body in bodies.items():
         assert node.s3().get_object(Bucket=scratch, Key=key)["Body"].read() == body
         if kind == "gs":
@@ -429,15 +481,16 @@ def test_an_import_asks_once_for_a_small_object(node, servers, new_shaper, kind)
 @pytest.mark.parametrize("kind", sorted(kind for kind in KINDS if KINDS[kind].writable))
 def test_names_that_no_object_there_can_have(node, servers, kind, job):
     """Names that are too long for where a job brings them fail with the reason, each for itself, and all others arrive: components of more
-    than 255 bytes at servers of files, keys of more than 1,024 bytes with the prefix at stores of objects. The second job has nothing to
-    do for the others, however deep they lie. (Seen to fail where web_check_key lets them through: fake-gcs-server would take them, Google
-    would not; and where tree.c lists 64 directories deep only.)"""
+    than 255 bytes at servers of files, keys of more than 1,024 bytes with the prefix at stores of objects, of more than 254 parts at
+    Azure. The second job has nothing to do for the others, however deep they lie. (Seen to fail where web_check_key lets them through:
+    fake-gcs-server would take them, Google would not; and where tree.c lists 64 directories deep only.)"""
     server = servers(kind)
     name, prefix = new_bucket(node, server)
-    fitting = {"fits", "n" * 255, "u/" + "é" * 127, "x" * 200 + "/" + "y" * 200 + "/z", "deep/" + "a/" * 400 + "b"}
+    deep = "deep/" + "a/" * 400 + "b"
+    fitting = {"fits", "n" * 255, "u/" + "é" * 127, "x" * 200 + "/" + "y" * 200 + "/z", deep}
     too_long = {"p/" * 500 + "q" * 24}
     long_names = {"n" * 256, "d/" + "n" * 300, "é" * 128 + "/x", "k" * 900}
-    failing = long_names if server.folders else too_long
+    failing = long_names if server.folders else too_long | ({deep} if kind == "az" else set())
     everything = {key: key.encode()[-40:] * 3 for key in fitting | too_long | long_names}
     sets = [x for k, v in server.properties().items() for x in ("--set", f"{k}={v}")]
     with KeyOrigin() as store:
@@ -451,7 +504,7 @@ def test_names_that_no_object_there_can_have(node, servers, kind, job):
             ended = json.loads(done.stdout)
             errors = {x["key"]: x["reason"] for x in json.loads(node.cli("job", "errors", ended["id"], "--json").stdout)}
             assert set(errors) == failing, (ended, {k[:20]: v[-200:] for k, v in errors.items()})
-            assert all(any(word in reason for word in ("long", "255", "1024")) for reason in errors.values()), errors
+            assert all(any(word in reason for word in ("long", "254", "255", "1024")) for reason in errors.values()), errors
             assert (done.returncode, ended["state"], ended["failed_objects"]) == (3, "partly failed", len(failing)), ended
             assert ended["done_objects"] == len(everything) - len(failing), ended
             for key in set(everything) - failing:

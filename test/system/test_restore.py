@@ -179,6 +179,11 @@ def test_what_has_a_tag(node, scratch, versioned, kept):
                               f"s3://{name}/ckpt", newest).stdout)
     assert contents(node.s3(), newest) == {"c": b"added"}
     assert (job["total_objects"], job["done_objects"]) == (1, 1)
+    whole = harness.scratch_bucket(node)
+    job = json.loads(node.cli("import", "--wait", "--json", *settings(versioned), "--tag", "step=100", "--newest", "1",
+                              f"s3://{name}", whole).stdout)  # a folder with others: the count left them out, and the walk does not once more
+    assert contents(node.s3(), whole) == {"ckpt/c": b"added"}
+    assert (job["total_objects"], job["total_bytes"], job["done_objects"]) == (1, 5, 1)
 
 
 def test_what_has_a_tag_at_another_node(node, scratch, new_node):

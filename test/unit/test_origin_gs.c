@@ -50,6 +50,38 @@ static void test_stat(void **state)
     web_fixture_stop(&f);
 }
 
+static int keep_meta(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    (void)p, (void)n;
+    assert_int_equal(attr->meta.n, 0);
+    assert_true(slice_eq_str(attr->content_type, "a/b"));
+    (*(unsigned *)arg)++;
+    return 0;
+}
+
+/* What the headers of bytes say of caching, disposition and metadata is not the object's: the service puts
+ * its own there, and leaves the user's metadata out. (Without tells_bytes_alone in gs.c it is taken for it.)
+ */
+static void test_bytes_tell_no_metadata(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = "HTTP/1.1 206 Partial Content\r\nx-goog-generation: 7\r\nContent-Range: bytes 0-39/100\r\n"
+                   "Content-Length: 40\r\nContent-Type: a/b\r\nContent-Disposition: attachment\r\n"
+                   "Cache-Control: no-cache, no-store, max-age=0, must-revalidate\r\n"
+                   "Expires: Mon, 01 Jan 1990 00:00:00 GMT\r\nx-goog-meta-a: emulators\r\n\r\n",
+         .pad = 40}};
+    struct web_fixture f;
+    struct origin_get g = {.key = SLICE_LIT("k"), .n = 40};
+    struct origin_attr attr;
+    struct err e = {0};
+    unsigned calls = 0;
+    web_fixture_start(&f, "gs://bucket", steps, ARRAY_SIZE(steps), plain);
+    WEB_FIXTURE_OK(origin_get(f.origin, &g, f.arena, &attr, keep_meta, &calls, &e), e);
+    assert_true(calls > 0 && attr.meta.n == 0);
+    assert_true(f.origin->capabilities & ORIGIN_BYTES_ALONE);
+    web_fixture_stop(&f);
+}
+
 /* A read is pinned by the generation, asks for stored bytes, and refuses whatever else comes. */
 static void test_wrong_answers(void **state)
 {
@@ -669,6 +701,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stat),
+        cmocka_unit_test(test_bytes_tell_no_metadata),
         cmocka_unit_test(test_wrong_answers),
         cmocka_unit_test(test_empty_object),
         cmocka_unit_test(test_resumable),

@@ -310,6 +310,80 @@ static void test_the_only_copy_is_not_left(void **state)
     arena_free(T.arena);
 }
 
+/* ---- who waits for another's change ---- */
+
+struct putting {
+    pthread_t thread;
+    atomic_bool cancel, ended;
+    int result;
+};
+
+static void *put_main(void *arg)
+{
+    struct putting *x = arg;
+    struct arena *a = arena_new(MIB);
+    struct origin_put p = {.key = SLICE_LIT("k"), .cancel = &x->cancel};
+    struct origin_body b = {.size_bytes = strlen(NEW), .read = new_bytes};
+    struct origin_attr attr;
+    x->result = origin_put(T.origin, &p, &b, a, &attr, NULL);
+    atomic_store(&x->ended, true);
+    arena_free(a);
+    return NULL;
+}
+
+static bool has_failed(const char *op)
+{
+    pthread_mutex_lock(&fake.mutex);
+    bool is = strcmp(fake.failed, op) == 0;
+    pthread_mutex_unlock(&fake.mutex);
+    return is;
+}
+
+static bool are_written(size_t n)
+{
+    bool whole;
+    pthread_mutex_lock(&fake.mutex);
+    bool are = reserved_names(&whole) == n && whole;
+    pthread_mutex_unlock(&fake.mutex);
+    return are;
+}
+
+/* Who is behind another one's change of the same file, of which nothing is heard, ends when he is cancelled,
+ * and before that one. (With a lock in place of key_order he waits for it.) */
+static void test_who_is_cancelled_waits_for_nobody(void **state)
+{
+    struct putting first = {0}, second = {0};
+    fake.fault = FAKE_REFUSED;
+    fake.knows_options = true;
+    fake_start();
+    fresh();
+    open_origin(); /* with a long timeout */
+    pthread_mutex_lock(&fake.mutex);
+    fake.fault = FAKE_LATE;
+    fake.left = 4; /* CREATE, twice, GETFILESTATUS, RENAME */
+    pthread_mutex_unlock(&fake.mutex);
+    assert_int_equal(pthread_create(&first.thread, NULL, put_main, &first), 0);
+    while (!has_failed("RENAME"))
+        sys->sleep_ns(1000000);
+    assert_int_equal(pthread_create(&second.thread, NULL, put_main, &second), 0);
+    while (!are_written(2))
+        sys->sleep_ns(1000000);
+    sys->sleep_ns(300000000);
+    assert_false(atomic_load(&second.ended));
+    atomic_store(&second.cancel, true);
+    assert_int_equal(pthread_join(second.thread, NULL), 0);
+    assert_int_equal(second.result, -ECANCELED);
+    assert_false(atomic_load(&first.ended));
+    assert_true(are_written(1));
+    atomic_store(&first.cancel, true);
+    assert_int_equal(pthread_join(first.thread, NULL), 0);
+    origin_close(T.origin);
+    pthread_mutex_lock(&fake.mutex);
+    fake_arrive();
+    pthread_mutex_unlock(&fake.mutex);
+    fake_stop();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +394,7 @@ int main(void)
         cmocka_unit_test(test_missing_answers),
         cmocka_unit_test(test_left_by_a_killed_run),
         cmocka_unit_test(test_the_only_copy_is_not_left),
+        cmocka_unit_test(test_who_is_cancelled_waits_for_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,14 +14,19 @@ static uint64_t clock_ns(void)
     return sys_real.mono_ns() + fake.clock_ns;
 }
 
-static void open_origin(void)
+static void open_with(const char *connections)
 {
     struct origin_options o;
     assert_int_equal(option_init(&origin_option_table, &o, &T.err), 0);
-    assert_int_equal(option_set(&origin_option_table, &o, "origin.connections", "1", "x", &T.err), 0);
+    assert_int_equal(option_set(&origin_option_table, &o, "origin.connections", connections, "x", &T.err), 0);
     if (origin_open("nfs://127.0.0.1/export", &o, "b", &T.origin, &T.err) != 0)
         fail_msg("%s", T.err.text);
     option_fini(&origin_option_table, &o);
+}
+
+static void open_origin(void)
+{
+    open_with("1");
 }
 
 /* ---- what holds ---- */
@@ -166,6 +171,109 @@ static void test_missing_answers(void **state)
     sweep(FAKE_LATE);
 }
 
+/* The bytes of a body come once its sender has read from this very origin. */
+static ssize_t bytes_of_a_reader(void *arg, void *p, size_t n, uint64_t offset)
+{
+    bool *is_there = arg;
+    int r = *is_there ? 0 : do_head();
+    *is_there = *is_there || offset + n == strlen(NEW);
+    return r < 0 ? r : new_bytes(NULL, p, n, offset);
+}
+
+/* With one session only a file that comes slowly holds up neither its own sender nor others: the session is
+ * taken when all of it is here. (Without wait_for_all in nfs_put.c who sends it waits for the session.) */
+static void test_one_session_is_enough(void **state)
+{
+    atomic_bool soon = true; /* who waits in vain says so in three seconds */
+    bool is_there = false;
+    struct quit scope = {.soon = &soon};
+    struct origin_put p = {.key = SLICE_LIT("k")};
+    struct origin_body b = {
+        .size_bytes = strlen(NEW), .read = bytes_of_a_reader, .arg = &is_there, .slow = true};
+    struct origin_attr attr;
+    T.arena = arena_new(4 * MIB);
+    fresh();
+    open_origin();
+    quit_enter(&scope);
+    int r = origin_put(T.origin, &p, &b, T.arena, &attr, &T.err);
+    quit_leave(&scope);
+    if (r < 0)
+        fail_msg("%s", T.err.text);
+    assert_true(is_there && holds("/k", NEW));
+    origin_close(T.origin);
+    fake_clear();
+    fake_unlink(fake_find("/"));
+    arena_free(T.arena);
+}
+
+struct putting {
+    pthread_t thread;
+    atomic_bool cancel, ended;
+    int result;
+};
+
+static int put_cancellable(struct putting *x)
+{
+    struct arena *a = arena_new(MIB);
+    struct origin_put p = {.key = SLICE_LIT("k"), .cancel = &x->cancel};
+    struct origin_body b = {.size_bytes = strlen(NEW), .read = new_bytes};
+    struct origin_attr attr;
+    x->result = origin_put(T.origin, &p, &b, a, &attr, NULL);
+    atomic_store(&x->ended, true);
+    arena_free(a);
+    return x->result;
+}
+
+static void *put_main(void *arg)
+{
+    (void)put_cancellable(arg);
+    return NULL;
+}
+
+static void *cancel_main(void *arg)
+{
+    sys->sleep_ns(300000000);
+    atomic_store((atomic_bool *)arg, true);
+    return NULL;
+}
+
+/* Who is behind another one's change of the same file, of which nothing is heard, ends when he is cancelled,
+ * and before that one. (With a lock in place of key_order he waits for it.) The thread that hears nothing
+ * touches nothing of the server meanwhile. */
+static void test_who_is_cancelled_waits_for_nobody(void **state)
+{
+    struct putting first = {0}, second = {0};
+    pthread_t canceller;
+    atomic_bool is_hung = false;
+    T.arena = arena_new(4 * MIB);
+    fresh();
+    open_with("2");
+    assert_int_equal(do_put(), 0); /* a session that is kept */
+    fake.failed[0] = '\0';
+    fake.left = 1000;
+    assert_int_equal(put_cancellable(&first), 0);
+    fake.left = 1000 - fake.left; /* the last call is RENAME */
+    fake.fault = FAKE_NO_ANSWER;
+    fake.not_wanted = &is_hung;
+    first.ended = false;
+    assert_int_equal(pthread_create(&first.thread, NULL, put_main, &first), 0);
+    while (!atomic_load(&is_hung))
+        sys->sleep_ns(1000000);
+    assert_string_equal(fake.failed, "rename");
+    assert_int_equal(pthread_create(&canceller, NULL, cancel_main, &second.cancel), 0);
+    assert_int_equal(put_cancellable(&second), -ECANCELED);
+    assert_false(atomic_load(&first.ended));
+    assert_int_equal(reserved_names(), 1);
+    atomic_store(&first.cancel, true);
+    assert_int_equal(pthread_join(first.thread, NULL), 0);
+    assert_int_equal(pthread_join(canceller, NULL), 0);
+    fake.not_wanted = NULL;
+    origin_close(T.origin);
+    fake_clear();
+    fake_unlink(fake_find("/"));
+    arena_free(T.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +283,8 @@ int main(void)
         cmocka_unit_test(test_broken_connections),
         cmocka_unit_test(test_what_is_not_wanted_any_more),
         cmocka_unit_test(test_missing_answers),
+        cmocka_unit_test(test_one_session_is_enough),
+        cmocka_unit_test(test_who_is_cancelled_waits_for_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,9 @@
 
 #define A50  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define A250 A50 A50 A50 A50 A50
+#define S50                                                                                                  \
+    "a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/"
+#define S250 S50 S50 S50 S50 S50
 #define META "x-amz-meta-"
 
 static const struct {
@@ -29,9 +32,23 @@ static const struct {
     {"gs://b", "a//b", META "a-b: c\n", 1, 0},
     {"gs://b", "caf\xe9", "", 1, -EILSEQ},
     {"gs://b", "k", META "a: \xe9\n", 1, -EINVAL},
+    {"gs://b", "a\nb", "", 1, -EINVAL},
+    {"gs://b", "a\rb", "", 1, -EINVAL},
+    {"gs://b", "a\tb", "", 1, 0},
+    {"gs://b", ".well-known/acme-challenge/x", "", 1, -EINVAL},
+    {"gs://b/.well-known", "acme-challenge/x", "", 1, -EINVAL},
+    {"gs://b/.well-known/acme-challenge/x", "y", "", 1, -EINVAL},
+    {"gs://b/p", ".well-known/acme-challenge/x", "", 1, 0},
+    {"gs://b", ".well-known/acme-challenge", "", 1, 0},
     {"az://c", "a//b", META "a_b: c\n", 1, 0},
     {"az://c", "k", META "a-b: c\n", 1, -EINVAL},
     {"az://c", "k", META "1: c\n", 1, -EINVAL},
+    {"az://c", "a\tb", "", 1, -EINVAL},
+    {"az://c", "a\xc2\x81", "", 1, -EINVAL},
+    {"az://c", "caf\xc3\xa9", "", 1, 0},
+    {"az://c", S250 "a/b/c/d", "", 1, 0},
+    {"az://c", S250 "a/b/c/d/e", "", 1, -ENAMETOOLONG},
+    {"az://c/p", S250 "a/b/c/d", "", 1, -ENAMETOOLONG},
     {"az://c/" A50, A250 A250 A250 A250, "", 1, -ENAMETOOLONG},
     {"file:///tmp", "a/b", META "a-b: c\n", 1, 0},
     {"file:///tmp", "caf\xe9", "", 1, 0},

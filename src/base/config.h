@@ -12,7 +12,8 @@
     X(data, STRING, "data", "DIR", NULL, 0, 0, NULL, false,                                                  \
       "directory for the control store, credentials and, without --disk, the cache")                         \
     X(disk, LIST, "disk", "DIR[:SIZE]", NULL, 0, 0, NULL, false,                                             \
-      "directory on a drive of its own, and the most bytes to use there; repeat for several")                \
+      "directory on a drive of its own, and the most bytes to use there; repeat for several, which share "   \
+      "what there is where they are on one file system")                                                     \
     X(listen, STRING, "listen", "HOST:PORT", "127.0.0.1:7070", 0, 0, NULL, false, "address for S3 and HTTP") \
     X(tls_cert, STRING, "tls-cert", "FILE", NULL, 0, 0, NULL, true,                                          \
       "certificate chain in PEM: S3 and HTTP are served over TLS; read again on SIGHUP")                     \

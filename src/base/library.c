@@ -13,7 +13,10 @@
 static int find_functions(struct library *l, void *handle, struct err *e)
 {
     for (size_t i = 0; i < l->n; i++) {
-        l->functions[i] = dlsym(handle, l->names[i]);
+        _cleanup_free_ char *name = NULL;
+        if (asprintf(&name, "%s%s", l->prefix, l->names[i]) < 0)
+            abort();
+        l->functions[i] = dlsym(handle, name);
         if (!l->functions[i])
             return err_set(e, -ELIBACC, "%s", dlerror());
     }

@@ -13,19 +13,23 @@
 /* Static, made by LIBRARY. */
 struct library {
     const char *file;         /* the name by which the loader finds it */
-    const char *const *names; /* of the functions that are called */
+    const char *prefix;       /* what the names of its functions begin with */
+    const char *const *names; /* the rest of those that are called */
     size_t n;
     void **functions;      /* where each is, in this order, once it is loaded */
     pthread_mutex_t mutex; /* held while files are read: who needs the library waits for it anyway */
     bool loaded;           /* covered by it */
 };
 
-/* `table`: a struct of pointers to functions, one for each of `function_names`. */
-#define LIBRARY(file_name, function_names, table)                                                            \
+/* functions_x: an X macro with the names of those that are called, without the prefix. `table`: a struct of
+ * pointers to functions that was made by it. Outside functions. */
+#define LIBRARY(file_name, name_prefix, functions_x, table)                                                  \
     {                                                                                                        \
-        .file = (file_name), .names = (function_names), .n = ARRAY_SIZE(function_names),                     \
+        .file = (file_name), .prefix = (name_prefix),                                                        \
+        .names = (const char *const[]){functions_x(LIBRARY_NAME)}, .n = sizeof(table) / sizeof(void *),      \
         .functions = (void **)(void *)&(table), .mutex = PTHREAD_MUTEX_INITIALIZER                           \
     }
+#define LIBRARY_NAME(name) #name,
 
 /* Loads it, unless it is there, until the process ends. -ELIBACC, with the loader's words, when it or one of
  * the functions cannot be found; it may be tried again. Any thread. */

@@ -64,7 +64,8 @@
     X(EVICTED_BYTES, COUNTER, "forebay_evicted_bytes_total", "disk,reason", "Bytes evicted")                 \
     X(NOT_ADMITTED, COUNTER, "forebay_not_admitted_total", "reason", "Fills served without caching")         \
     X(CORRUPT_BLOCKS, COUNTER, "forebay_corrupt_blocks_total", "disk,found",                                 \
-      "Blocks whose checksum was wrong; found by read, check, scrub or start")                               \
+      "Blocks whose checksum was wrong; found by read, check, scrub or start; unread: the index did not "    \
+      "tell it")                                                                                             \
     X(SCRUBBED_BYTES, COUNTER, "forebay_scrubbed_bytes_total", "disk", "Bytes read by the scrub")            \
     X(SCRUB_WAITS, COUNTER, "forebay_scrub_waits_total", "",                                                 \
       "Times that the scrub found somebody reading or writing, and waited")                                  \

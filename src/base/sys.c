@@ -121,6 +121,16 @@ static int real_mkdir(const char *path, mode_t mode)
     return CALL(mkdir(path, mode));
 }
 
+static int real_readdir(DIR *d, struct dirent **ret)
+{
+    errno = 0;
+    struct dirent *x = readdir(d);
+    if (!x && errno != 0)
+        return -errno;
+    *ret = x;
+    return 0;
+}
+
 static int64_t real_lseek(int fd, uint64_t offset, int whence)
 {
     return CALL(lseek(fd, (off_t)offset, whence));
@@ -204,6 +214,7 @@ const struct sys sys_real = {
     .unlink = real_unlink,
     .link = real_link,
     .mkdir = real_mkdir,
+    .readdir = real_readdir,
     .lseek = real_lseek,
     .futimens = real_futimens,
     .setlease = real_setlease,

@@ -9,6 +9,7 @@
 
 #include "base/macro.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
@@ -32,6 +33,8 @@ struct sys {
     int (*unlink)(const char *path);
     int (*link)(const char *from, const char *to);
     int (*mkdir)(const char *path, mode_t mode);
+    /* 0 with the next entry, or NULL at the end. An error is no end: what is not listed may be there. */
+    int (*readdir)(DIR *d, struct dirent **ret);
     int64_t (*lseek)(int fd, uint64_t offset, int whence);
     int (*futimens)(int fd, const struct timespec times[2]);
     /* fcntl F_SETLEASE. Whoever breaks the lease raises SIGURG, which does nothing, instead of SIGIO. */

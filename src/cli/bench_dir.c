@@ -139,8 +139,9 @@ static int walk(const char *root, const char *below, bench_entry_fn entry, void 
     DIR *d = r == 0 ? opendir(path.p) : NULL;
     if (!d)
         return errno == ENOENT && *below ? 0 : err_errno(e, -errno, "%s/%s", root, below);
-    struct dirent *x;
-    for (errno = 0; r == 0 && (x = readdir(d)); errno = 0) {
+    struct dirent *x = NULL;
+    int listed = 0;
+    while (r == 0 && (listed = sys->readdir(d, &x)) == 0 && x) {
         _cleanup_buf_ struct buf name = BUF_INIT(PATH_BYTES), full = BUF_INIT(PATH_BYTES);
         struct stat st;
         if (strcmp(x->d_name, ".") == 0 || strcmp(x->d_name, "..") == 0)
@@ -155,8 +156,8 @@ static int walk(const char *root, const char *below, bench_entry_fn entry, void 
         else if (S_ISDIR(st.st_mode) && buf_char(&name, '/') == 0)
             r = walk(root, name.p, entry, arg, e);
     }
-    if (r == 0 && errno != 0) /* not the end: what was not listed must not be missed in silence */
-        r = err_errno(e, -errno, "list %s", path.p);
+    if (r == 0 && listed < 0) /* not the end: what was not listed must not be missed in silence */
+        r = err_errno(e, listed, "list %s", path.p);
     (void)closedir(d);
     return r;
 }

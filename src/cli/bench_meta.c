@@ -201,11 +201,11 @@ static int do_list(struct place *p, uint64_t d, const char *path)
     if (!dir)
         return -errno;
     p->listed = 0;
-    struct dirent *x;
-    for (errno = 0; (x = readdir(dir)); errno = 0)
+    struct dirent *x = NULL;
+    int r;
+    while ((r = sys->readdir(dir, &x)) == 0 && x)
         if (x->d_name[0] != '.') /* names with a dot are the file system's own */
             p->listed += hash_placement(slice_str(x->d_name));
-    int r = -errno;
     (void)closedir(dir);
     return r;
 }

@@ -225,7 +225,9 @@ static void walk(struct tree *t, const char *below, const struct level *up, int 
     struct stat self = {0};
     (void)sys->fstat(dirfd(d), &self);
     const struct level here = {.up = up, .dev = self.st_dev, .ino = self.st_ino};
-    for (struct dirent *x; errno = 0, (x = readdir(d));) {
+    struct dirent *x = NULL;
+    int code;
+    while ((code = sys->readdir(d, &x)) == 0 && x) {
         if (strcmp(x->d_name, ".") == 0 || strcmp(x->d_name, "..") == 0)
             continue;
         _cleanup_buf_ struct buf name = BUF_INIT(16 * KIB), full = BUF_INIT(16 * KIB);
@@ -249,8 +251,8 @@ static void walk(struct tree *t, const char *below, const struct level *up, int 
         else if (S_ISREG(st.st_mode))
             tree_push(t, buf_take(&name));
     }
-    if (errno != 0) /* of readdir: the rest of the directory is not known */
-        walk_failed(t, -errno, path.p);
+    if (code < 0) /* the rest of the directory is not known */
+        walk_failed(t, code, path.p);
     (void)closedir(d);
 }
 

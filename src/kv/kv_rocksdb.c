@@ -267,20 +267,23 @@ static void cut_path(const struct kv_rocksdb *r, char ret[PATH_BYTES])
     (void)snprintf(ret, PATH_BYTES, "%s/" CUT_NAME, r->path);
 }
 
-/* fn for each file of the directory whose name ends like this. */
-static void each_log(const struct kv_rocksdb *r, const char *prefix,
-                     void (*fn)(const char *dir, const char *name))
+/* fn for each log in the directory: RocksDB's, or ours. */
+static int each_log(const struct kv_rocksdb *r, bool ours, void (*fn)(const char *dir, const char *name))
 {
     DIR *d = opendir(r->path);
-    for (struct dirent *de; d && (de = readdir(d));) {
-        size_t n = strlen(de->d_name), p = strlen(prefix);
+    if (!d)
+        return -errno;
+    struct dirent *de = NULL;
+    int code;
+    while ((code = sys->readdir(d, &de)) == 0 && de) {
+        size_t n = strlen(de->d_name);
         bool is_log = n > 4 && strcmp(de->d_name + n - 4, ".log") == 0;
         bool is_ours = strncmp(de->d_name, CUT_NAME, strlen(CUT_NAME)) == 0;
-        if (is_log && is_ours == (p > 0))
+        if (is_log && is_ours == ours)
             fn(r->path, de->d_name);
     }
-    if (d)
-        (void)closedir(d);
+    (void)closedir(d);
+    return code;
 }
 
 static void keep_log(const char *dir, const char *name)
@@ -308,8 +311,10 @@ static int note_damage(struct kv_rocksdb *r, struct err *e)
         "place was left out.\nforebay-cut-*.log are the logs as they were.\n";
     char path[PATH_BYTES];
     cut_path(r, path);
-    each_log(r, "", keep_log);
-    int code = sys_write_file_atomic(path, text, strlen(text), 0600);
+    int code = each_log(r, /* ours= */ false, keep_log);
+    if (code < 0)
+        return err_errno(e, code, "%s: keep the log", r->path);
+    code = sys_write_file_atomic(path, text, strlen(text), 0600);
     return code < 0 ? err_errno(e, code, "write %s", path) : 0;
 }
 
@@ -317,7 +322,9 @@ static void forget_damage(struct kv_rocksdb *r)
 {
     char path[PATH_BYTES];
     cut_path(r, path);
-    each_log(r, CUT_NAME, drop_log);
+    int code = each_log(r, /* ours= */ true, drop_log);
+    if (code < 0)
+        log_warn("kv", "%s: remove " CUT_NAME "-*.log: %s", r->path, err_text(code));
     (void)sys->unlink(path);
 }
 

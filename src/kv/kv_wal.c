@@ -136,7 +136,9 @@ static int list_logs(const char *dir, uint64_t *numbers, size_t *ret_n)
     DIR *d = opendir(dir);
     if (!d)
         return errno == ENOENT ? 0 : -errno;
-    for (struct dirent *de; *ret_n < LOGS_MAX && (de = readdir(d));) {
+    struct dirent *de = NULL;
+    int r;
+    while ((r = sys->readdir(d, &de)) == 0 && de && *ret_n < LOGS_MAX) {
         char *end;
         unsigned long long number = strtoull(de->d_name, &end, 10);
         if (end > de->d_name && strcmp(end, ".log") == 0)
@@ -144,7 +146,7 @@ static int list_logs(const char *dir, uint64_t *numbers, size_t *ret_n)
     }
     (void)closedir(d);
     qsort(numbers, *ret_n, sizeof(numbers[0]), by_number);
-    return 0;
+    return r;
 }
 
 int kv_wal_read(const char *dir, struct kv_wal *ret)
@@ -157,7 +159,7 @@ int kv_wal_read(const char *dir, struct kv_wal *ret)
     if (!block || !numbers)
         abort();
     int r = list_logs(dir, numbers, &n);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && r == 0; i++) {
         char path[4096 + 32];
         (void)snprintf(path, sizeof(path), "%s/%06llu.log", dir, (unsigned long long)numbers[i]);
         if (read_log(&g, path, block) < 0)

@@ -7,14 +7,7 @@
 
 struct rocks rocks;
 
-static const char *const names[] = {
-#define X(name) "rocksdb_" #name,
-    ROCKS_FUNCTIONS(X)
-#undef X
-};
-static_assert(sizeof(rocks) == sizeof(names), "a pointer for each name");
-
-static struct library library = LIBRARY(LIBROCKSDB, names, rocks);
+static struct library library = LIBRARY(LIBROCKSDB, "rocksdb_", ROCKS_FUNCTIONS, rocks);
 
 int rocks_load(struct err *e)
 {

@@ -5,6 +5,8 @@
  */
 #include "mount/mountinfo.h"
 
+#include "base/sys.h"
+
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +97,8 @@ bool mountinfo_holder(const struct mountinfo *of, struct mountinfo_holder *ret)
     ret->is_here = find_same(ret->pid, of, ret->where);
     bool found = ret->is_here;
     DIR *all = found ? NULL : opendir("/proc");
-    for (struct dirent *d; all && !found && (d = readdir(all));) {
+    struct dirent *d = NULL;
+    while (all && !found && sys->readdir(all, &d) == 0 && d) { /* without it nobody is named */
         char *end;
         unsigned long pid = strtoul(d->d_name, &end, 10);
         if (end == d->d_name || *end != '\0' || !find_same((unsigned)pid, of, ret->where))

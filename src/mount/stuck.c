@@ -1,6 +1,6 @@
 #include "mount/stuck.h"
 
-#include "base/macro.h"
+#include "base/sys.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -39,11 +39,13 @@ bool stuck_is(pid_t pid)
     DIR *dir = opendir(path);
     if (!dir)
         return false;
-    for (struct dirent *d; (d = readdir(dir));) {
+    struct dirent *d = NULL;
+    int r;
+    while ((r = sys->readdir(dir, &d)) == 0 && d) {
         char state = d->d_name[0] == '.' || strcmp(d->d_name, first) == 0 ? 0 : state_of(pid, d->d_name);
         n_running += state == 'R';
         n_waiting += state != 0 && state != 'R';
     }
     (void)closedir(dir);
-    return n_waiting > 0 && n_running == 0;
+    return r == 0 && n_waiting > 0 && n_running == 0;
 }

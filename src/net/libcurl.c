@@ -7,14 +7,7 @@
 
 struct libcurl curl;
 
-static const char *const names[] = {
-#define X(name) "curl_" #name,
-    LIBCURL_FUNCTIONS(X)
-#undef X
-};
-static_assert(sizeof(curl) == sizeof(names), "a pointer for each name");
-
-static struct library library = LIBRARY(LIBCURL, names, curl);
+static struct library library = LIBRARY(LIBCURL, "curl_", LIBCURL_FUNCTIONS, curl);
 
 static CURLcode global_result;
 static pthread_once_t global_once = PTHREAD_ONCE_INIT;

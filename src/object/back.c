@@ -468,11 +468,8 @@ void back_end_changing(struct back *b, struct back_entry *x, const struct bucket
 
 static uint64_t watermark(struct back *b)
 {
-    uint64_t all = 0;
-    struct store_disk_status d;
-    for (size_t i = 0; i < store_n_disks(b->store); i++)
-        if (store_disk_status(b->store, i, &d) == 0)
-            all += d.limit_bytes;
+    uint64_t all, room;
+    store_room(b->store, &all, &room);
     unsigned percent = b->service->config.dirty_max_percent;
     return all / 100 * (percent > 0 ? percent : BACK_DIRTY_MAX);
 }

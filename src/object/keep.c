@@ -133,12 +133,8 @@ void keep_free(struct object_service *s)
 
 static uint64_t disks_bytes(struct object_service *s)
 {
-    uint64_t total = 0;
-    for (size_t i = 0; i < store_n_disks(s->config.store); i++) {
-        struct store_disk_status st;
-        if (store_disk_status(s->config.store, i, &st) == 0)
-            total += st.limit_bytes;
-    }
+    uint64_t total, room;
+    store_room(s->config.store, &total, &room);
     return total;
 }
 

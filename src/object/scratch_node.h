@@ -226,6 +226,8 @@ void smounts_free(struct smounts *m); /* NULL accepted */
 /* A session of a user makes changes of this mount, for the first time. Of too many mounts of that user the
  * one that came first is forgotten. */
 int smounts_join(struct snode *n, const char *user, struct id128 mount, struct err *e);
+/* He is removed: his mounts are forgotten. */
+void smounts_user_gone(struct snode *n, struct slice user);
 
 /* ---- scratch_settle.c, scratch_free.c, scratch_start.c ---- */
 

@@ -1,5 +1,6 @@
 /* Operations on users. Who may call them was decided before (access.c). */
 #include "object/object_internal.h"
+#include "object/scratch_node.h"
 
 #include "base/log.h"
 
@@ -67,8 +68,10 @@ int op_user_remove(struct object_session *ses, const struct wire_user_remove_req
     (void)a, (void)rep;
     int r = user_delete(ses->service->users, req->name, e);
     watch_end_users(ses->service); /* what he has open is not opened again without asking */
-    if (r == 0)
+    if (r == 0) {
+        smounts_user_gone(ses->service->scratch, req->name);
         log_info("object", "user " SLICE_FMT " removed", SLICE_ARG(req->name));
+    }
     return r;
 }
 

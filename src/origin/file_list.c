@@ -217,8 +217,9 @@ STACK_ITS_OWN static int scan(struct walk *w, int fd, size_t key_n, const char *
         return r;
     }
     rewinddir(dir);
-    struct dirent *d;
-    while (errno = 0, (d = readdir(dir))) {
+    struct dirent *d = NULL;
+    int r;
+    while ((r = sys->readdir(dir, &d)) == 0 && d) {
         size_t n = strlen(d->d_name);
         if (is_dot(d->d_name))
             continue;
@@ -247,7 +248,7 @@ STACK_ITS_OWN static int scan(struct walk *w, int fd, size_t key_n, const char *
             names_add(x, slice_dup(slice_from(key, key_n)));
     }
     w->key[key_n] = '\0';
-    return errno ? -errno : 0;
+    return r;
 }
 
 static int walk_dir(struct walk *w, size_t key_n, const struct place *above);

@@ -497,19 +497,21 @@ static int clear_left(const struct file_origin *f, const struct target *t)
 {
     int own = openat(t->dir, t->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = own < 0 ? NULL : fdopendir(own);
-    int r = -EAGAIN;
     if (!dir) {
         macro_close(&own);
         return -ENOTEMPTY;
     }
-    for (struct dirent *d; r == -EAGAIN && (d = readdir(dir));) {
+    struct dirent *d = NULL;
+    bool is_empty = true;
+    int r = 0;
+    while (is_empty && (r = sys->readdir(dir, &d)) == 0 && d) {
         if (slice_starts(slice_str(d->d_name), SLICE_LIT(FILE_TMP_PREFIX)))
             file_meet_tmp(f, own, d->d_name);
-        else if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
-            r = -ENOTEMPTY;
+        else
+            is_empty = strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0;
     }
     (void)closedir(dir);
-    return r;
+    return r < 0 ? r : is_empty ? -EAGAIN : -ENOTEMPTY;
 }
 
 static int remove_name(const struct file_origin *f, const struct target *t, bool is_dir)

@@ -17,7 +17,6 @@
 #include "store/hard_internal.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/fs.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -222,30 +221,6 @@ static int open_index(struct disk *d, struct err *e)
     return store_open_kv(path, &o, &d->kv, e);
 }
 
-static int find_limit(struct disk *d, uint64_t configured, struct err *e)
-{
-    uint64_t free_bytes = 0, total = 0;
-    int r = sys->statfs_free(d->path, &free_bytes, &total);
-    if (r < 0)
-        return err_errno(e, r, "statfs %s", d->path);
-    struct stat st;
-    r = sys->stat(d->path, &st);
-    if (r < 0)
-        return err_errno(e, r, "%s", d->path);
-    d->file_system = st.st_dev;
-    uint64_t reserve = d->store->config.reserve_bytes;
-    d->limit_bytes = configured > 0 ? configured : total > reserve ? total - reserve : 0;
-    if (d->limit_bytes == 0 && !d->store->read_only)
-        log_warn("store",
-                 "disk %s: nothing will be kept there: its file system has %" PRIu64
-                 " bytes, of which the reserve is to stay free; make the reserve smaller",
-                 d->path, total);
-    d->weight = MAX(d->limit_bytes, 1);
-    d->free_bytes = free_bytes;
-    d->free_checked_ms = sys_mono_ms();
-    return 0;
-}
-
 static void make_metrics(struct disk *d)
 {
     d->m_used = metrics_series(METRIC_DISK_USED_BYTES, d->path, NULL, NULL);
@@ -256,7 +231,6 @@ static void make_metrics(struct disk *d)
     d->m_verified = metrics_series(METRIC_VERIFIED_BLOCKS, d->path, NULL, NULL);
     d->hard->m_bytes = metrics_series(METRIC_DISK_HARD_BYTES, d->path, NULL, NULL);
     d->hard->m_extents = metrics_series(METRIC_DISK_HARD_EXTENTS, d->path, NULL, NULL);
-    metrics_set(d->m_limit, (int64_t)d->limit_bytes);
 }
 
 static void init_fields(struct disk *d, const char *path)
@@ -314,8 +288,6 @@ int disk_open(struct disk *d, const struct store_disk_config *config, struct err
         r = open_files(d, &mark, e);
     if (r == 0)
         r = hard_disk_open(d, e);
-    if (r == 0)
-        r = find_limit(d, config->size_bytes, e);
     if (r == 0)
         r = recover_disk(d, e);
     if (r < 0)
@@ -384,7 +356,7 @@ void disk_stop(struct disk *d, bool clean)
     join(&d->has_sweeper, d->sweeper);
     join(&d->has_flusher, d->flusher);
     join(&d->has_writer, d->writer);
-    if (clean && running) {
+    if (clean && running && !d->unread) { /* else the next start ends what waits */
         int r = write_mark(d, /* clean= */ true);
         if (r < 0)
             (void)disk_log_error(d, "mark as clean", r);

@@ -7,9 +7,11 @@
  *
  * Failure modes: when syncfs reports an error, pages may be lost and no later call will say so again: all
  * epochs since the durable one become suspect, in memory and in the index, and what they hold is verified
- * before it is served. Blocks that are being filled meanwhile become suspect when they are whole, and extents
- * that are staged are not published (lost_flushes). When the epoch record cannot be committed the epoch is
- * ended again later; nothing is claimed meanwhile.
+ * before it is served, also to those who still read what was replaced or removed. Whoever keeps descriptors
+ * of such an extent, to be used again without asking, is told (on_gone); what is read by a descriptor that is
+ * in use, as a mount's kernel does, is beyond our reach. Blocks that are being filled meanwhile become
+ * suspect when they are whole, and extents that are staged are not published (lost_flushes). When the epoch
+ * record cannot be committed the epoch is ended again later; nothing is claimed meanwhile.
  */
 #include "base/le.h"
 #include "base/log.h"
@@ -51,9 +53,13 @@ static void distrust_one(struct extent *x, void *arg)
     if (x->disk != why->d)
         return;
     lock_take(&x->lock);
-    if (x->n_pending > 0 || x->blocks_epoch > why->durable)
+    bool may_be_lost = x->n_pending > 0 || x->blocks_epoch > why->durable;
+    if (may_be_lost)
         extent_distrust_locked(x);
     lock_drop(&x->lock);
+    /* After that: who asks again finds what is to be verified. */
+    if (may_be_lost && __atomic_load_n(&x->refs, __ATOMIC_ACQUIRE) > 0)
+        (void)store_tell_gone(x->store, x->key);
 }
 
 /* The disk lost writes: nothing since the durable epoch is trusted. No round of the writer runs until the

@@ -15,7 +15,8 @@
  *
  * Failure modes: when a commit fails everything in it is queued again and the disk counts as broken until a
  * commit succeeds: creations and fills on it fail with -EIO, the writer tries again every second, and nobody
- * waits for it.
+ * waits for it. When a record that is to be changed cannot be read just now, what needed it is queued again
+ * alone, with all that is known of it in memory still; a record that is damaged is written anew.
  */
 #include "base/log.h"
 #include "base/sys.h"
@@ -38,7 +39,8 @@ struct group {
     struct format_count count; /* as it will be after the commit */
     uint64_t running;          /* epoch of this round */
     uint64_t distrusted;       /* an epoch that is suspect; 0 when there is none */
-    struct buf value, old;
+    bool left;                 /* of this round something is queued again, for want of a record */
+    struct buf value, old, entry;
 };
 
 /* ---- queues ---- */
@@ -115,7 +117,7 @@ bool writer_records(struct disk *d)
 void writer_throttle(struct disk *d)
 {
     LOCK_SCOPE(&d->lock);
-    while (crowded_locked(d) && !d->broken && !d->stop && d->has_writer) {
+    while (crowded_locked(d) && !d->broken && !d->unread && !d->stop && d->has_writer) {
         d->drainers++;
         wake_locked(d);
         (void)cond_wait_for(&d->recorded_cond, &d->lock, WAIT_SLICE_NS);
@@ -127,30 +129,48 @@ void writer_drain(struct disk *d)
 {
     LOCK_SCOPE(&d->lock);
     uint64_t target = d->queued;
-    /* A broken index gets one more chance: the next round that begins after this. */
+    /* An index that does not work gets one more chance: the next round that begins after this. */
     uint64_t chance = d->rounds + (d->in_batch ? 2 : 1);
     d->drainers++;
     wake_locked(d);
-    while (d->recorded < target && !(d->broken && d->rounds >= chance) && !d->stop && d->has_writer)
+    while (d->recorded < target && !((d->broken || d->unread) && d->rounds >= chance) && !d->stop &&
+           d->has_writer)
         (void)cond_wait_for(&d->recorded_cond, &d->lock, WAIT_SLICE_NS);
     d->drainers--;
 }
 
 /* ---- committing a group ---- */
 
+static void requeue_extent(struct extent *x)
+{
+    lock_take(&x->lock);
+    x->entry_changed = x->chunks_changed = true;
+    lock_drop(&x->lock);
+    writer_queue(x);
+    extent_unref(x);
+}
+
 static void requeue(struct group *g)
 {
     for (size_t i = 0; i < g->n_doomed; i++)
         writer_queue_doomed(g->d, g->doomed[i]);
-    for (size_t i = 0; i < g->n_extents; i++) {
-        struct extent *x = g->extents[i];
-        lock_take(&x->lock);
-        x->entry_changed = x->chunks_changed = true;
-        lock_drop(&x->lock);
-        writer_queue(x);
-        extent_unref(x);
-    }
+    for (size_t i = 0; i < g->n_extents; i++)
+        requeue_extent(g->extents[i]);
     g->n_doomed = g->n_extents = 0;
+}
+
+/* A record cannot be read: whether it is there, and what it says, nobody knows. */
+static int unread(struct group *g, int code, const struct err *e)
+{
+    struct disk *d = g->d;
+    lock_take(&d->lock);
+    bool is_news = !d->unread;
+    d->unread = true;
+    lock_drop(&d->lock);
+    g->left = true;
+    if (is_news)
+        log_error("store", "disk %s: index: %s; what is to be changed there waits", d->path, e->text);
+    return code;
 }
 
 static void extent_recorded(struct extent *x)
@@ -177,8 +197,10 @@ static void extent_recorded(struct extent *x)
 static int group_commit(struct group *g)
 {
     struct disk *d = g->d;
-    if (g->n_extents + g->n_doomed == 0)
+    if (g->n_extents + g->n_doomed == 0) {
+        kv_txn_clear(g->txn); /* chunks of what is queued again */
         return 0;
+    }
     format_count_encode(&g->count, &g->value);
     kv_txn_put_plain(g->txn, SLICE_LIT("mcount"), buf_view(&g->value));
     struct err e = {0};
@@ -223,40 +245,61 @@ static void discount(struct group *g, uint64_t bytes)
     g->count.extents -= g->count.extents > 0;
 }
 
-static bool get_entry(struct group *g, struct slice index_key, struct format_entry *ret)
+/* 1; 0: there is none that decodes; or an error, after which nothing is known. */
+static int get_entry(struct group *g, struct slice index_key, struct format_entry *ret)
 {
+    struct err e = {0};
     buf_clear(&g->old);
-    return kv_get(g->d->kv, index_key, &g->old, NULL, NULL) == 0 &&
-           format_entry_decode(buf_view(&g->old), ret) == 0;
+    int r = kv_get(g->d->kv, index_key, &g->old, NULL, &e);
+    if (r == 0)
+        return format_entry_decode(buf_view(&g->old), ret) == 0;
+    return r == -ENOENT || record_is_damaged(r) ? 0 : unread(g, r, &e);
 }
 
 /* A record that does not decode; another one may be in its place by now. */
-static void add_bad(struct group *g, struct slice index_key)
+static int add_bad(struct group *g, struct slice index_key)
 {
     struct format_entry r;
     bool is_a_key = index_key.n > 1 && index_key.n <= FORMAT_KEY_MAX;
-    if (!is_a_key || !get_entry(g, index_key, &r))
+    int found = is_a_key ? get_entry(g, index_key, &r) : 0;
+    if (found == 0)
         kv_txn_delete(g->txn, index_key);
+    return found;
 }
 
+/* The entry of its key, when it is still this one. */
+static int add_dead_entry(struct group *g, const struct doomed *m)
+{
+    struct format_key k;
+    struct format_entry r;
+    format_key_bytes('o', slice_of(m->key, m->key_bytes), &k);
+    int found = get_entry(g, format_key_view(&k), &r);
+    if (found > 0 && id_eq(r.id, m->id)) {
+        kv_txn_delete(g->txn, format_key_view(&k));
+        discount(g, format_charge(r.size_bytes, r.present_blocks));
+    }
+    return found;
+}
+
+/* Puts one of them into the group, or queues it again: without its entry's deletion that of its chunks would
+ * leave an entry without checksums. */
 static void add_doomed(struct group *g, struct doomed *m)
 {
     struct format_key k;
-    g->doomed[g->n_doomed++] = m;
-    if (m->raw) {
-        add_bad(g, slice_of(m->key, m->key_bytes));
+    int r = 0;
+    if (m->raw)
+        r = add_bad(g, slice_of(m->key, m->key_bytes));
+    else if (m->is_lost)
+        discount(g, m->lost_bytes);
+    else if (m->key_bytes > 0)
+        r = add_dead_entry(g, m);
+    if (r < 0) {
+        writer_queue_doomed(g->d, m);
         return;
     }
-    if (m->is_lost) {
-        discount(g, m->lost_bytes);
-    } else if (m->key_bytes > 0) {
-        struct format_entry r;
-        format_key_bytes('o', slice_of(m->key, m->key_bytes), &k);
-        if (get_entry(g, format_key_view(&k), &r) && id_eq(r.id, m->id)) {
-            kv_txn_delete(g->txn, format_key_view(&k));
-            discount(g, format_charge(r.size_bytes, r.present_blocks));
-        }
-    }
+    g->doomed[g->n_doomed++] = m;
+    if (m->raw)
+        return;
     format_key_id('x', m->id, &k);
     kv_txn_delete(g->txn, format_key_view(&k));
     format_key_id('s', m->id, &k);
@@ -291,16 +334,19 @@ struct snapshot {
 };
 
 /* Reads, changes and writes the record of one chunk. */
-static void add_chunk(struct group *g, struct extent *x, uint32_t chunk, const struct snapshot *s,
-                      const struct news *news, size_t n_news)
+static int add_chunk(struct group *g, struct extent *x, uint32_t chunk, const struct snapshot *s,
+                     const struct news *news, size_t n_news)
 {
     struct format_key k;
     struct format_chunk c = {0};
+    struct err e = {0};
     format_key_chunk(x->id, chunk, &k);
     buf_clear(&g->old);
-    int r = kv_get(g->d->kv, format_key_view(&k), &g->old, NULL, NULL);
+    int r = kv_get(g->d->kv, format_key_view(&k), &g->old, NULL, &e);
     if (r == -ENOENT && n_news == 0)
-        return; /* of a large file all would be more than memory has room for */
+        return 0; /* of a large file all would be more than memory has room for */
+    if (r < 0 && r != -ENOENT && !record_is_damaged(r))
+        return unread(g, r, &e); /* the checksums of other blocks may be there */
     if (r < 0 || format_chunk_decode(buf_view(&g->old), &c) < 0)
         c = (struct format_chunk){0};
     uint32_t first = chunk * FORMAT_CHUNK_BLOCKS;
@@ -323,6 +369,7 @@ static void add_chunk(struct group *g, struct extent *x, uint32_t chunk, const s
     c.epoch = suspect && g->distrusted > 0 ? g->distrusted : g->running;
     format_chunk_encode(&c, &g->value);
     kv_txn_put_plain(g->txn, format_key_view(&k), buf_view(&g->value));
+    return 0;
 }
 
 static uint32_t n_chunks(uint32_t n_blocks)
@@ -330,25 +377,28 @@ static uint32_t n_chunks(uint32_t n_blocks)
     return n_blocks / FORMAT_CHUNK_BLOCKS + (n_blocks % FORMAT_CHUNK_BLOCKS != 0);
 }
 
-static void add_chunks(struct group *g, struct extent *x, struct snapshot *s)
+/* Some of the records may be in the group also when others could not be read: what they say is true. */
+static int add_chunks(struct group *g, struct extent *x, struct snapshot *s)
 {
     uint32_t n = n_chunks(s->n_blocks);
+    int r = 0;
     if (s->n_news > 1)
         qsort(s->news, s->n_news, sizeof(s->news[0]), by_chunk);
-    for (uint32_t at = 0, c = 0; c < n; c++) {
+    for (uint32_t at = 0, c = 0; c < n && r == 0; c++) {
         uint32_t from = at;
         while (at < s->n_news && s->news[at].p.block / FORMAT_CHUNK_BLOCKS == c)
             at++;
         if (at > from || s->all_chunks)
-            add_chunk(g, x, c, s, s->news + from, at - from);
+            r = add_chunk(g, x, c, s, s->news + from, at - from);
         if (at == s->n_news && !s->all_chunks)
             break;
     }
+    return r;
 }
 
-static void add_entry_locked(struct group *g, struct extent *x)
+/* The entry record, as of the snapshot, into g->entry. */
+static void encode_entry_locked(struct group *g, struct extent *x)
 {
-    struct format_key k;
     bool complete = x->n_present == x->n_blocks;
     uint64_t last_read_ms = __atomic_load_n(&x->last_read_ms, __ATOMIC_RELAXED);
     struct format_entry r = {
@@ -362,11 +412,17 @@ static void add_entry_locked(struct group *g, struct extent *x)
         .crc = x->n_blocks == 1 && x->n_present == 1 ? x->crc : 0,
         .attr = slice_of(x->attr, x->attr_bytes),
     };
-    format_entry_encode(&r, &g->value);
-    format_key_bytes('o', x->key, &k);
-    kv_txn_put_plain(g->txn, format_key_view(&k), buf_view(&g->value));
+    format_entry_encode(&r, &g->entry);
     __atomic_store_n(&x->recorded_read_ms, last_read_ms, __ATOMIC_RELAXED);
     x->batch_charge = format_charge(r.size_bytes, r.present_blocks);
+}
+
+/* What encode_entry_locked made, once all that it says of chunks is in the group. */
+static void add_entry(struct group *g, struct extent *x)
+{
+    struct format_key k;
+    format_key_bytes('o', x->key, &k);
+    kv_txn_put_plain(g->txn, format_key_view(&k), buf_view(&g->entry));
     g->count.used_bytes += x->batch_charge;
     g->count.used_bytes -= MIN(g->count.used_bytes, x->recorded_charge);
     if (x->recorded)
@@ -397,7 +453,7 @@ static void take_snapshot_locked(struct extent *x, struct snapshot *ret)
         ret->news[i] = (struct news){x->pending[i], i};
 }
 
-/* Puts one extent into the group, or lets go of it when it is dead. */
+/* Puts one extent into the group, or lets go of it when it is dead, or queues it again. */
 static void add_extent(struct group *g, struct extent *x)
 {
     struct snapshot s;
@@ -418,13 +474,18 @@ static void add_extent(struct group *g, struct extent *x)
     if (x->staged)
         x->chunks_written = MAX(x->chunks_written, n_chunks(s.n_blocks));
     else
-        add_entry_locked(g, x);
+        encode_entry_locked(g, x);
     x->entry_changed = x->chunks_changed = false;
     lock_drop(&x->lock);
-    g->extents[g->n_extents++] = x;
-    if (s.n_blocks > 1 || x->batch_staged)
-        add_chunks(g, x, &s);
+    int r = s.n_blocks > 1 || x->batch_staged ? add_chunks(g, x, &s) : 0;
     free(s.news);
+    if (r < 0) {
+        requeue_extent(x);
+        return;
+    }
+    if (!x->batch_staged)
+        add_entry(g, x);
+    g->extents[g->n_extents++] = x;
 }
 
 /* ---- the thread ---- */
@@ -432,6 +493,7 @@ static void add_extent(struct group *g, struct extent *x)
 static void round_run(struct group *g, struct extent *dirty, struct doomed *doomed)
 {
     int r = 0;
+    g->left = false;
     while (doomed) {
         struct doomed *next = doomed->next;
         if (r == 0) {
@@ -474,14 +536,14 @@ static bool wait_for_work_locked(struct disk *d)
     while ((nothing_queued_locked(d) || d->hold) && !d->stop)
         cond_wait(&d->wake_writer, &d->lock);
     uint64_t deadline = sys_real.mono_ns() + (d->broken ? RETRY_NS : WRITER_INTERVAL_NS);
-    while (!d->stop && !(d->broken ? d->drainers > 0 : urgent_locked(d))) {
+    while (!d->stop && !(d->broken || d->unread ? d->drainers > 0 : urgent_locked(d))) {
         uint64_t now = sys_real.mono_ns();
         if (now >= deadline || cond_wait_for(&d->wake_writer, &d->lock, deadline - now) == -ETIMEDOUT)
             break;
     }
     while (d->hold)
         cond_wait(&d->wake_writer, &d->lock);
-    return !(d->stop && (d->abandon || nothing_queued_locked(d) || d->broken));
+    return !(d->stop && (d->abandon || nothing_queued_locked(d) || d->broken || d->unread));
 }
 
 static void let_go(struct disk *d, struct extent *dirty)
@@ -506,6 +568,7 @@ void *writer_run(void *arg)
     g->txn = kv_txn_new(d->kv);
     g->value = BUF_INIT(RECORD_MAX);
     g->old = BUF_INIT(RECORD_MAX);
+    g->entry = BUF_INIT(RECORD_MAX);
     lock_take(&d->lock);
     bool more;
     do {
@@ -530,13 +593,15 @@ void *writer_run(void *arg)
         lock_take(&d->lock);
         d->in_batch = false;
         d->rounds++;
-        d->recorded = d->broken ? d->recorded : target;
+        d->unread = more ? g->left : d->unread;
+        d->recorded = d->broken || d->unread ? d->recorded : target;
         cond_broadcast(&d->recorded_cond);
     } while (more);
     lock_drop(&d->lock);
     kv_txn_free(g->txn);
     buf_fini(&g->value);
     buf_fini(&g->old);
+    buf_fini(&g->entry);
     free(g);
     return NULL;
 }

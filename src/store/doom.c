@@ -146,8 +146,7 @@ static int doom(struct extent *x, bool late)
         table_remove(x->store, x);
         if (__atomic_load_n(&x->refs, __ATOMIC_ACQUIRE) > 1) /* than the caller's */
             descriptors_hold(x);
-        if (x->store->on_gone)
-            (void)x->store->on_gone(x->store->on_gone_arg, x->key);
+        (void)store_tell_gone(x->store, x->key);
     }
     dying_note(d, m);
     int unlinked = unlink_file(d, m->id, late ? extent_size(x) : 0);

@@ -218,9 +218,13 @@ int extent_set_attr(struct extent *x, struct slice attr)
 
 int extent_record_attr(struct extent *x)
 {
+    struct disk *d = x->disk;
     assert(x->magic == EXTENT_MAGIC);
-    writer_drain(x->disk);
-    return writer_records(x->disk) ? 0 : -EIO;
+    writer_drain(d);
+    if (!writer_records(d))
+        return -EIO;
+    LOCK_SCOPE(&d->lock);
+    return d->unread && x->dirty ? -EIO : 0;
 }
 
 bool extent_is_dead(struct extent *x)

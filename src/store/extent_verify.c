@@ -5,8 +5,9 @@
  * given.
  *
  * Failure modes: a block whose bytes do not match, cannot be read, or whose checksum is lost is dropped: it
- * reads as missing and is fetched again. Disk reads happen without any lock; a block that is dropped and
- * filled again meanwhile is dropped a second time at worst.
+ * reads as missing and is fetched again. Where the index does not tell the checksum it is asked again for a
+ * moment; a reader does not wait longer for what the origin has, too. Disk reads happen without any lock; a
+ * block that is dropped and filled again meanwhile is dropped a second time at worst.
  */
 #include "base/crc32c.h"
 #include "base/log.h"
@@ -18,6 +19,8 @@
 
 #define FORGET_BYTES (2 * MIB) /* the kernel may keep pages in pieces as large */
 #define DIRECT_ALIGN 4096
+#define ASK_TRIES    10
+#define ASK_PAUSE_NS (20 * (uint64_t)1000000)
 
 static uint64_t block_bytes(const struct extent *x, uint32_t block)
 {
@@ -56,19 +59,25 @@ int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc)
     int r = kv_get(x->disk->kv, format_key_view(&k), &b, NULL, NULL);
     if (r == 0)
         r = format_chunk_decode(buf_view(&b), &c);
+    if (r < 0 && r != -ENOENT && !record_is_damaged(r))
+        return r;
     if (r < 0 || i >= c.n_blocks || !(c.present[i / 8] >> (i % 8) & 1))
         return -EBADMSG;
     *ret_crc = c.crc[i];
     return 0;
 }
 
-/* Past the page cache: what is still dirty is written first, and an error of that is ours. -EINVAL: the file
- * system cannot. */
-static int read_direct(struct extent *x, char *buf, uint64_t n, uint64_t offset)
+/* Past the page cache: what is still dirty is written first, and an error of that is ours. The file of a dead
+ * extent has no name, but a descriptor. -EINVAL: the file system cannot. */
+static int read_direct(struct extent *x, int own, char *buf, uint64_t n, uint64_t offset)
 {
     char path[DISK_PATH_MAX];
     disk_extent_path(x->disk, x->id, path);
     _cleanup_close_ int fd = sys->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd == -ENOENT) {
+        (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", own);
+        fd = sys->open(path, O_RDONLY | O_DIRECT | O_CLOEXEC, 0);
+    }
     return fd < 0 ? -EINVAL : extent_pread_direct(fd, buf, n, offset);
 }
 
@@ -102,7 +111,7 @@ static int read_block(struct extent *x, int fd, uint32_t block, char *buf, uint6
     if (suspect)
         (void)sys->fadvise(fd, ALIGN_DOWN(offset, FORGET_BYTES), FORGET_BYTES, POSIX_FADV_DONTNEED);
     if (suspect || past_cache) {
-        int r = read_direct(x, buf, n, offset);
+        int r = read_direct(x, fd, buf, n, offset);
         if (r != -EINVAL)
             return r;
     }
@@ -115,6 +124,8 @@ int extent_block_compare(struct extent *x, uint32_t block, char *buf, bool past_
     int r = extent_block_crc(x, block, &crc);
     if (r == -ENOENT)
         return r;
+    if (r < 0 && r != -EBADMSG)
+        return -EAGAIN;
     uint64_t n = block_bytes(x, block);
     int fd = r == 0 ? extent_use(x) : r;
     if (fd >= 0) {
@@ -132,10 +143,14 @@ int extent_block_compare(struct extent *x, uint32_t block, char *buf, bool past_
 int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found)
 {
     uint64_t lost_flushes = disk_lost_flushes(x->disk);
-    int r = extent_block_compare(x, block, buf, /* past_cache= */ false);
+    int r;
+    for (unsigned tries = 1;
+         (r = extent_block_compare(x, block, buf, /* past_cache= */ false)) == -EAGAIN && tries < ASK_TRIES;
+         tries++)
+        sys->sleep_ns(ASK_PAUSE_NS);
     if (r == 0)
         extent_block_trusted(x, block, lost_flushes);
-    if (r != ERR_CORRUPT)
+    if (r != ERR_CORRUPT && r != -EAGAIN)
         return r;
     if (extent_is_dead(x)) {
         /* Its records are being deleted, so that the checksum may be gone. */
@@ -145,7 +160,7 @@ int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char 
         return -ENOENT;
     }
     if (!x->store->read_only)
-        extent_block_dropped(x, block, found);
+        extent_block_dropped(x, block, r == -EAGAIN ? "unread" : found);
     return ERR_CORRUPT;
 }
 
@@ -170,7 +185,9 @@ uint64_t extent_present_run(struct extent *x, uint64_t offset, uint64_t n)
             break;
         if (!buf)
             buf = extent_block_buffer();
-        (void)extent_verify_block(x, first + run, buf, "start");
+        int r = extent_verify_block(x, first + run, buf, "start");
+        if (r < 0 && r != ERR_CORRUPT && r != -ENOENT)
+            break; /* for want of a descriptor: nothing is known, and nothing changes by asking on */
     }
     uint64_t end = (uint64_t)(first + run) * STORE_BLOCK_BYTES;
     return run == 0 ? 0 : MIN(end - offset, n);

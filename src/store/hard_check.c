@@ -121,12 +121,6 @@ static int check_blocks(struct one *o)
     return 0;
 }
 
-static bool still_sealed(const struct one *o)
-{
-    struct format_hard now;
-    return hard_head(o->d, o->id, &now) == 0 && now.generation == o->head->generation;
-}
-
 /* Of descriptors or memory: it says nothing of the file. */
 static bool is_for_want(int code)
 {
@@ -157,9 +151,10 @@ static int check_one(struct one *o, char *problem, size_t problem_size)
         (void)sys->close(o->fd);
     if (r < 0 && !o->unreadable)
         return r;
-    if (!still_sealed(o)) {
+    int still = hard_is_still(o->d, o->id, o->head);
+    if (still <= 0) {
         o->bad = 0;
-        return 0;
+        return still;
     }
     if (o->unreadable == -ENOENT)
         (void)snprintf(problem, problem_size, "disk %s: hard extent %s: its file is missing", o->d->path,

@@ -231,6 +231,8 @@ void hard_sums_finish(struct hard_sums *m, uint64_t size, struct format_hard *re
 void hard_sums_put(const struct hard_sums *m, struct id128 id, struct kv_txn *t);
 void hard_chunks_range(struct id128 id, struct format_key *ret_from, struct format_key *ret_to);
 int hard_head(struct disk *d, struct id128 id, struct format_hard *ret);
+/* Whether it is sealed as it was: 1, also where its record is damaged by now; 0; or an error of the index. */
+int hard_is_still(struct disk *d, struct id128 id, const struct format_hard *head);
 /* crc32c that a block must have. -ENOENT: the file has no such block; -EBADMSG: its record is lost. */
 struct hard_lookup {
     struct format_hard_chunk record;

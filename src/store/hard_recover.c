@@ -317,7 +317,9 @@ static int count_set_aside(struct disk *d, uint64_t *files, uint64_t *bytes)
     DIR *o = opendir(path);
     if (!o)
         return errno == ENOENT ? 0 : -errno;
-    for (struct dirent *de; (de = readdir(o));) {
+    struct dirent *de = NULL;
+    int r;
+    while ((r = sys->readdir(o, &de)) == 0 && de) {
         if (id_parse(slice_str(de->d_name), &id) < 0)
             continue;
         set_aside_path(d, de->d_name, path);
@@ -325,7 +327,7 @@ static int count_set_aside(struct disk *d, uint64_t *files, uint64_t *bytes)
         *bytes += sys->stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
     }
     (void)closedir(o);
-    return 0;
+    return r;
 }
 
 static int sweep_disk(struct disk *d, bool keep_bytes, struct hard_swept *ret, struct err *e)

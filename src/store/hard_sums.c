@@ -218,10 +218,11 @@ int hard_block_crc(struct disk *d, struct id128 id, const struct format_hard *he
 
 /* ---- reading with verification ---- */
 
-static bool is_sealed_as(struct hard *h, const struct format_hard *head)
+int hard_is_still(struct disk *d, struct id128 id, const struct format_hard *head)
 {
     struct format_hard now;
-    return hard_is_sealed(h) && hard_head(h->disk, h->id, &now) == 0 && now.generation == head->generation;
+    int r = hard_head(d, id, &now);
+    return r == 0 ? now.generation == head->generation : r == -ENOENT ? 0 : r == -EBADMSG ? 1 : r;
 }
 
 static int report_bad(struct hard *h, uint64_t block, struct err *e)
@@ -240,12 +241,18 @@ static int read_block(struct hard *h, const struct format_hard *head, uint64_t b
     uint32_t crc = 0;
     uint64_t n = hard_block_bytes(head->size_bytes, block);
     int r = hard_block_crc(h->disk, h->id, head, block, l, &crc);
+    if (r < 0 && r != -EBADMSG)
+        return err_errno(e, r, "disk %s: index", h->disk->path);
     int got = r == 0 ? sys_pread_all(h->fd, buf, n, block * STORE_BLOCK_BYTES) : r;
     metrics_add(h->disk->m_verified, 1);
     if (got == 0 && crc32c(0, buf, n) == crc)
         return 0;
-    /* Writing begins only after the hard record is gone: what is still sealed was so while it was read. */
-    return is_sealed_as(h, head) ? report_bad(h, block, e) : -EAGAIN;
+    /* Writing begins only after the hard record is gone: what is still sealed was so while it was read. Where
+     * that cannot be told, the bytes are neither good nor bad. */
+    int still = hard_is_sealed(h) ? hard_is_still(h->disk, h->id, head) : 0;
+    if (still < 0)
+        return err_errno(e, still, "disk %s: hard record", h->disk->path);
+    return still ? report_bad(h, block, e) : -EAGAIN;
 }
 
 static ssize_t read_plain(struct hard *h, char *p, size_t n, uint64_t offset)

@@ -44,9 +44,7 @@ bool late_close(struct disk *d)
     lock_drop(&d->lock);
     for (size_t i = 0; i < n; i++)
         (void)sys->close(fds[i]);
-    if (n == 0)
-        return false;
-    LOCK_SCOPE(&d->lock);
-    d->free_valid = false; /* the file system has more now */
-    return true;
+    if (n > 0)
+        space_look_again(d);
+    return n > 0;
 }

@@ -4,7 +4,13 @@
  * Counted as used is what living extents were charged (bytes present, and what fills took ahead) and what
  * dead ones still occupy. Two things are full at once or alone: the limit of the disk, and the file system,
  * of which a reserve stays free. The free bytes of the file system are asked at most once a second; in
- * between, what was charged since and what was charged before but not yet written count against them.
+ * between, what was charged since and what was charged before but not yet written count against them, of all
+ * disks that are on it.
+ *
+ * Disks on one file system have limits that are together what it has, less the reserve: those whose size was
+ * not given have equal parts of what the others leave, and sizes that are too much for it are cut down, each
+ * by as large a part. Eviction knows one disk only: with larger limits one that came first would keep the
+ * file system full, and another never get room.
  *
  * Eviction samples 32 random entries (data ids are random, so a run of neighbours from a random id is an even
  * sample), lets the policy choose the best victim, and goes on with the rest of the sample and then with new
@@ -27,6 +33,7 @@
 #include "base/sys.h"
 #include "store/store_internal.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #define SAMPLE          32
@@ -49,18 +56,139 @@ struct victim {
     struct id128 id;
 };
 
+/* ---- file systems ---- */
+
+static int join_file_system(struct disk *d, struct err *e)
+{
+    struct store *s = d->store;
+    struct stat st = {0};
+    uint64_t free_bytes = 0, total = 0;
+    int r = sys->statfs_free(d->path, &free_bytes, &total);
+    r = r < 0 ? r : sys->stat(d->path, &st);
+    if (r < 0)
+        return err_errno(e, r, "disk %s: look at its file system", d->path);
+    struct file_system *f = s->file_systems, *end = f + s->n_file_systems;
+    while (f < end && f->number != st.st_dev)
+        f++;
+    if (f == end) {
+        s->n_file_systems++;
+        *f = (struct file_system){.number = st.st_dev, .total_bytes = total};
+        lock_init(&f->lock, LOCK_LEAF);
+    }
+    f->used_bytes += d->used_bytes;
+    f->written_bytes += d->written_bytes;
+    d->file_system = f;
+    return 0;
+}
+
+uint64_t space_limit(uint64_t room, uint64_t asked, uint64_t all_asked, size_t n, size_t n_rest)
+{
+    if (asked == 0)
+        return (room - MIN(room, all_asked)) / n_rest;
+    bool fits = n == 1 || all_asked <= room; /* one alone is what was asked for: the reserve stays anyway */
+    return fits ? asked : (uint64_t)((unsigned __int128)asked * room / all_asked);
+}
+
+static void set_limit(struct disk *d, const struct store_config *config)
+{
+    struct store *s = d->store;
+    uint64_t total = d->file_system->total_bytes, asked = config->disks[d->index].size_bytes, all_asked = 0;
+    size_t n = 0, n_rest = 0;
+    for (size_t i = 0; i < s->n_disks; i++) {
+        uint64_t one = config->disks[i].size_bytes;
+        if (s->disks[i].file_system != d->file_system)
+            continue;
+        n++;
+        n_rest += one == 0;
+        all_asked += MIN(one, UINT64_MAX - all_asked);
+    }
+    d->limit_bytes = space_limit(total - MIN(total, s->config.reserve_bytes), asked, all_asked, n, n_rest);
+    d->weight = MAX(d->limit_bytes, 1);
+    metrics_set(d->m_limit, (int64_t)d->limit_bytes);
+    if (s->read_only)
+        return;
+    if (d->limit_bytes == 0)
+        log_warn("store",
+                 "disk %s: nothing will be kept there: its file system has %" PRIu64
+                 " bytes, of which the reserve is to stay free, and what other disks there have; make the "
+                 "reserve smaller",
+                 d->path, total);
+    else if (n > 1 && (asked == 0 || d->limit_bytes < asked))
+        log_warn("store",
+                 "disk %s: its file system, of %" PRIu64
+                 " bytes, is that of other disks, too: this one may hold %" PRIu64,
+                 d->path, total, d->limit_bytes);
+}
+
+int space_begin(struct store *s, const struct store_config *config, struct err *e)
+{
+    s->file_systems = calloc(s->n_disks, sizeof(s->file_systems[0]));
+    if (!s->file_systems)
+        abort();
+    for (size_t i = 0; i < s->n_disks; i++) {
+        int r = join_file_system(&s->disks[i], e);
+        if (r < 0)
+            return r;
+    }
+    for (size_t i = 0; i < s->n_disks; i++)
+        set_limit(&s->disks[i], config);
+    return 0;
+}
+
+void space_end(struct store *s)
+{
+    for (size_t i = 0; i < s->n_file_systems; i++)
+        lock_fini(&s->file_systems[i].lock);
+    free(TAKE_PTR(s->file_systems));
+}
+
+/* ---- counting ---- */
+
+/* For what counts for the disk and its file system. */
+static void enter(struct disk *d)
+{
+    lock_take(&d->lock);
+    lock_take(&d->file_system->lock);
+}
+
+static void leave(struct disk *d)
+{
+    lock_drop(&d->file_system->lock);
+    lock_drop(&d->lock);
+}
+
+static void add(struct disk *d, uint64_t used, uint64_t written)
+{
+    d->used_bytes += used;
+    d->written_bytes += written;
+    d->file_system->used_bytes += used;
+    d->file_system->written_bytes += written;
+}
+
+/* Never below zero: records that were damaged on disk may make the counts too small. */
+static void subtract(struct disk *d, uint64_t used, uint64_t written)
+{
+    used = MIN(d->used_bytes, used);
+    written = MIN(d->written_bytes, written);
+    d->used_bytes -= used;
+    d->written_bytes -= written;
+    d->file_system->used_bytes -= used;
+    d->file_system->written_bytes -= written;
+}
+
 static void refresh_free_locked(struct disk *d)
 {
+    struct file_system *f = d->file_system;
     uint64_t now = sys_mono_ms(), free_bytes = 0, total = 0;
-    if (d->free_valid && now - d->free_checked_ms < FREE_AGE_MS)
+    if (f->free_valid && now - f->free_checked_ms < FREE_AGE_MS)
         return;
-    /* One statfs a second under the lock: it reads memory of the kernel, not the disk. */
+    /* One statfs a second under the locks: it reads memory of the kernel, not the disk. */
     if (sys->statfs_free(d->path, &free_bytes, &total) < 0)
         return;
-    d->free_valid = true;
-    d->free_checked_ms = now;
-    d->free_bytes = free_bytes;
-    d->written_at_check = d->written_bytes;
+    f->free_valid = true;
+    f->free_checked_ms = now;
+    f->free_bytes = free_bytes;
+    f->written_at_check = f->written_bytes;
 }
 
 /* What somebody wants room for. */
@@ -80,19 +208,21 @@ static bool fits_locked(struct disk *d, const struct taking *t)
     if (t->there)
         return true;
     refresh_free_locked(d);
-    uint64_t to_come = d->used_bytes > d->written_at_check ? d->used_bytes - d->written_at_check : 0;
-    return d->free_bytes >= d->store->config.reserve_bytes + to_come + n;
+    const struct file_system *f = d->file_system;
+    uint64_t to_come = f->used_bytes > f->written_at_check ? f->used_bytes - f->written_at_check : 0;
+    return f->free_bytes >= d->store->config.reserve_bytes + to_come + n;
 }
 
 static bool try_take(struct disk *d, const struct taking *t)
 {
-    LOCK_SCOPE(&d->lock);
-    if (!fits_locked(d, t))
-        return false;
-    d->used_bytes += t->bytes;
-    d->written_bytes += t->there ? t->bytes : 0;
-    d->free_valid = d->free_valid && !t->there; /* what was looked at last has them, or not: look again */
-    return true;
+    enter(d);
+    bool fits = fits_locked(d, t);
+    if (fits)
+        add(d, t->bytes, t->there ? t->bytes : 0);
+    if (fits && t->there)
+        d->file_system->free_valid = false; /* what was looked at last has them, or not: look again */
+    leave(d);
+    return fits;
 }
 
 bool space_try(struct disk *d, uint64_t n)
@@ -100,28 +230,29 @@ bool space_try(struct disk *d, uint64_t n)
     return try_take(d, &(struct taking){.bytes = n});
 }
 
-/* Never below zero: records that were damaged on disk may make the counts too small. */
-static void subtract(uint64_t *count, uint64_t n)
-{
-    *count -= MIN(*count, n);
-}
-
 /* Whether try_take would succeed. */
 static bool could_take(struct disk *d, const struct taking *t)
 {
-    LOCK_SCOPE(&d->lock);
-    return fits_locked(d, t);
+    enter(d);
+    bool fits = fits_locked(d, t);
+    leave(d);
+    return fits;
+}
+
+void space_look_again(struct disk *d)
+{
+    LOCK_SCOPE(&d->file_system->lock);
+    d->file_system->free_valid = false;
 }
 
 void space_give(struct disk *d, uint64_t n, uint64_t written, uint64_t leased)
 {
-    LOCK_SCOPE(&d->lock);
-    subtract(&d->used_bytes, n);
-    subtract(&d->written_bytes, written);
-    subtract(&d->leased_bytes, leased);
-    /* The file system's free bytes grew by what was in files: look again. */
-    if (written > 0)
-        d->free_valid = false;
+    enter(d);
+    subtract(d, n, written);
+    d->leased_bytes -= MIN(d->leased_bytes, leased);
+    if (written > 0) /* the file system's free bytes grew by what was in files */
+        d->file_system->free_valid = false;
+    leave(d);
 }
 
 void space_lease(struct disk *d, uint64_t n)
@@ -132,11 +263,12 @@ void space_lease(struct disk *d, uint64_t n)
 
 void space_written(struct disk *d, int64_t n)
 {
-    LOCK_SCOPE(&d->lock);
+    enter(d);
     if (n >= 0)
-        d->written_bytes += (uint64_t)n;
+        add(d, 0, (uint64_t)n);
     else
-        subtract(&d->written_bytes, (uint64_t)-n);
+        subtract(d, 0, (uint64_t)-n);
+    leave(d);
 }
 
 /* ---- eviction ---- */
@@ -292,7 +424,7 @@ static bool evict_one(struct disk *d, const struct victim *v, enum evict_verdict
             done = !is_kept(s, key, newcomer, bytes, /* takes= */ true);
             if (done)
                 doom_victim(x);
-        } else if (id_eq(x->id, v->id) && s->on_gone && s->on_gone(s->on_gone_arg, key)) {
+        } else if (id_eq(x->id, v->id) && store_tell_gone(s, key)) {
             *asked_bytes += extent_present_bytes(x);
         }
         extent_unref(x);
@@ -517,7 +649,9 @@ int space_take_there(struct disk *d, uint64_t n)
 
 void space_grow(struct disk *d, uint64_t n)
 {
-    bool taken = space_take(d, n, UINT32_MAX, SLICE_NULL, /* force= */ true) == 0;
-    LOCK_SCOPE(&d->lock);
-    d->used_bytes += taken ? 0 : n;
+    if (space_take(d, n, UINT32_MAX, SLICE_NULL, /* force= */ true) == 0)
+        return;
+    enter(d);
+    add(d, n, 0);
+    leave(d);
 }

@@ -36,9 +36,11 @@ static void store_free(struct store *s)
     hard_table_fini(s);
     for (size_t i = 0; i < s->n_disks; i++)
         disk_fini(&s->disks[i]);
+    space_end(s);
     evict_sets_free(s->sets);
     descriptors_fini(s);
     lock_fini(&s->sets_lock);
+    lock_fini(&s->gone_lock);
     free(s->disks);
     free(s);
 }
@@ -91,6 +93,7 @@ int store_open(const struct store_config *config, struct store **ret, struct err
     s->config.disks = NULL; /* the caller's */
     s->read_only = config->read_only;
     lock_init(&s->sets_lock, LOCK_LEAF);
+    lock_init(&s->gone_lock, LOCK_DISK); /* below it others' LEAF locks are taken, and above it a shard's */
     table_init(s);
     hard_table_init(s);
     set_limits(s);
@@ -98,6 +101,8 @@ int store_open(const struct store_config *config, struct store **ret, struct err
     if (!s->disks)
         abort();
     r = open_disks(s, config, e);
+    if (r == 0)
+        r = space_begin(s, config, e);
     if (r == 0)
         r = recover_sets(s, e);
     for (size_t i = 0; i < s->n_disks && r == 0 && !s->read_only; i++)
@@ -138,8 +143,15 @@ void store_on_evict(struct store *s, store_keep_fn keep, store_removed_fn remove
 
 void store_on_gone(struct store *s, store_gone_fn fn, void *arg)
 {
+    LOCK_SCOPE(&s->gone_lock); /* the flushers go on */
     s->on_gone = fn;
     s->on_gone_arg = arg;
+}
+
+bool store_tell_gone(struct store *s, struct slice key)
+{
+    LOCK_SCOPE(&s->gone_lock);
+    return s->on_gone && s->on_gone(s->on_gone_arg, key);
 }
 
 /* ---- finding ---- */
@@ -564,8 +576,7 @@ int store_disk_status(struct store *s, size_t disk, struct store_disk_status *re
     if (disk >= s->n_disks)
         return -EINVAL;
     struct disk *d = &s->disks[disk];
-    struct store_disk_status st = {
-        .id = d->id, .limit_bytes = d->limit_bytes, .file_system = d->file_system, .was_clean = d->was_clean};
+    struct store_disk_status st = {.id = d->id, .limit_bytes = d->limit_bytes, .was_clean = d->was_clean};
     (void)snprintf(st.path, sizeof(st.path), "%s", d->path);
     int r = sys->statfs_free(d->path, &st.free_bytes, &st.total_bytes);
     if (r < 0)

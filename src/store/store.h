@@ -32,7 +32,7 @@ struct extent;
 
 struct store_disk_config {
     const char *path;    /* directory, made when missing */
-    uint64_t size_bytes; /* 0: what the file system has, less the reserve */
+    uint64_t size_bytes; /* 0: what the file system has, less the reserve and what others have of it */
 };
 
 struct store_config {
@@ -70,9 +70,11 @@ void store_close(struct store *s);
 DEFINE_CLEANUP(struct store, store_close)
 /*
  * `fn` is called with the key of each entry that is replaced, removed or evicted while somebody has a
- * reference, before the call that does it returns; and with the key of one that eviction would take if nobody
- * had a reference. It says whether anybody was told who may let go of one. It is called from any thread and
- * must not call the store. Set and unset (NULL) while no other thread uses the store.
+ * reference, before the call that does it returns; with the key of one that eviction would take if nobody had
+ * a reference; and with the key of one, or of a version of before, whose bytes the disk has perhaps lost. It
+ * says whether anybody was told who may let go of one. It is called from any thread, perhaps under locks of
+ * the store, and must not call the store. Set and unset (NULL) while no other thread uses the store; it is
+ * called no more on return.
  */
 typedef bool (*store_gone_fn)(void *arg, struct slice key);
 void store_on_gone(struct store *s, store_gone_fn fn, void *arg);
@@ -239,8 +241,7 @@ struct store_disk_status {
     char path[256];
     struct id128 id;
     uint64_t used_bytes, limit_bytes, leased_bytes; /* leased: unlinked but still referenced */
-    uint64_t file_system;                           /* a number that disks on the same one share */
-    uint64_t free_bytes, total_bytes;               /* of the file system */
+    uint64_t free_bytes, total_bytes;               /* of the file system, which disks may share */
     uint64_t extents, index_entries;
     uint64_t hard_bytes, hard_extents; /* of hard extents (hard.h); the bytes are among used_bytes */
     uint64_t hard_unsettled;           /* of those, which may be written */

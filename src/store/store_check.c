@@ -22,6 +22,7 @@
 struct check {
     struct store *s;
     bool repair, stopped;
+    int code;               /* of the index, about the present entry */
     const char *found;      /* what metrics and log call it */
     store_before_fn before; /* of a scrub: before each block; then the disk is read, not memory */
     store_check_fn fn;
@@ -54,6 +55,10 @@ static bool check_block(struct check *c, struct extent *x, uint32_t block)
     if (!present || extent_is_dead(x) || r == -EMFILE ||
         r == -ENFILE) /* dropped meanwhile; or nobody knows */
         return true;
+    if (r == -EAGAIN) {
+        c->code = -EIO;
+        return true;
+    }
     c->report.blocks++;
     c->report.bytes += n;
     if (good) {
@@ -72,7 +77,7 @@ static void check_extent(struct check *c, struct extent *x)
 {
     char problem[ERR_TEXT_MAX];
     uint32_t bad = 0, first_bad = 0;
-    for (uint32_t b = 0; b < x->n_blocks && !c->stopped; b++) {
+    for (uint32_t b = 0; b < x->n_blocks && !c->stopped && c->code == 0; b++) {
         lock_take(&x->lock);
         bool present = extent_has_block_locked(x, b);
         lock_drop(&x->lock);
@@ -148,9 +153,10 @@ static int check_key(struct check *c, struct disk *d, struct slice key, struct s
     }
     struct extent *_cleanup_(extent_unrefp) x = NULL;
     int code = store_find(c->s, key, &x);
+    c->code = 0;
     if (code == 0 && x->disk == d)
         check_extent(c, x);
-    return code == -ENOENT ? 0 : code;
+    return code == -ENOENT ? 0 : code < 0 ? code : c->code;
 }
 
 /* One page of entries; moves *from behind it. -ENOENT at the end. */

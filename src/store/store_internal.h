@@ -84,7 +84,7 @@ struct extent {
 
     /* shard->lock */
     struct extent *chain, *lru_newer, *lru_older;
-    bool in_lru;
+    bool in_lru, in_dead;
 
     uint64_t last_read_ms;     /* atomic */
     uint64_t set_read_ms;      /* atomic: last read told to the policy */
@@ -145,6 +145,7 @@ struct shard {
     size_t n_chains, n_extents;
     struct extent *lru_newest, *lru_oldest;
     uint64_t lru_bytes;
+    struct extent *dead; /* chain of those that somebody references still; without staged ones */
     struct key_owner *owners;
 };
 
@@ -162,14 +163,25 @@ struct doomed {
     char key[]; /* empty for staged extents */
 };
 
+/* What disks on one file system share. */
+struct file_system {
+    uint64_t number; /* st_dev of their paths */
+    uint64_t total_bytes;
+    struct lock lock;                   /* covers what follows; taken under a disk's lock */
+    uint64_t used_bytes, written_bytes; /* of all its disks */
+    uint64_t free_bytes, free_checked_ms;
+    uint64_t written_at_check; /* written_bytes at that time */
+    bool free_valid;
+};
+
 struct disk {
     struct store *store;
     uint32_t index;
     char *path;
     struct id128 id;
     uint64_t limit_bytes, weight;
-    uint64_t file_system; /* st_dev of the path */
-    bool is_open;         /* disk_open succeeded */
+    struct file_system *file_system;
+    bool is_open; /* disk_open succeeded */
     bool was_clean, same_boot;
     uint64_t doubted_before_ns; /* as store_doubted_before_ns, of this disk */
     bool sweep_wanted;          /* the walk after a power loss has not ended yet */
@@ -181,10 +193,7 @@ struct disk {
 
     struct lock lock; /* everything below */
     uint64_t used_bytes, leased_bytes, extents;
-    uint64_t written_bytes;               /* of used: bytes that are in files */
-    uint64_t free_bytes, free_checked_ms; /* of the file system */
-    uint64_t written_at_check;            /* written_bytes at that time */
-    bool free_valid;
+    uint64_t written_bytes; /* of used: bytes that are in files */
     struct extent *dirty_head, **dirty_tail;
     size_t n_dirty;
     struct doomed *doomed[DOOMED_BUCKETS];
@@ -200,6 +209,7 @@ struct disk {
     bool changed;              /* something was recorded since the last epoch ended */
     bool stop, abandon;
     bool broken;               /* the index refused a commit */
+    bool unread;               /* of what is queued something waits for a record that cannot be read */
     uint64_t queued, recorded; /* changes queued so far, and how many of them are recorded */
     uint64_t rounds;           /* rounds of the writer that ended */
     unsigned drainers;         /* threads that wait for the writer */
@@ -237,6 +247,8 @@ struct store {
     struct store_config config;
     struct disk *disks;
     size_t n_disks;
+    struct file_system *file_systems; /* as many as the disks are on */
+    size_t n_file_systems;
     struct shard shards[TABLE_SHARDS];
     uint64_t lru_bytes_max; /* per shard */
     bool read_only;
@@ -254,6 +266,7 @@ struct store {
 
     uint64_t n_forgetful; /* atomic: disks of which `forgets` says so */
 
+    struct lock gone_lock; /* covers the next two, and is held over the call */
     store_gone_fn on_gone;
     void *on_gone_arg;
     store_keep_fn keep;
@@ -282,6 +295,8 @@ static inline struct shard *shard_of(struct store *s, uint64_t hash)
 
 #define STORE_DISKS_MAX      256
 #define STORE_SETS_MAX_BYTES (8 * MIB) /* the data-set table in the index */
+/* As store_on_gone says; at most a shard's lock is held. */
+bool store_tell_gone(struct store *s, struct slice key);
 /* Fills ret_order (n_disks long) with the disks of a key, best first. */
 void store_place(struct store *s, struct slice key, uint32_t *ret_order);
 /* The file of this key's entry is gone: drops the entry, whether it is in memory or not. 1; 0: it is not the
@@ -330,6 +345,14 @@ void disk_forgets(struct disk *d);
 
 /* ---- space.c: what a disk may hold ---- */
 
+/* All disks are open, and what they hold is counted: how much each may hold. */
+int space_begin(struct store *s, const struct store_config *config, struct err *e);
+void space_end(struct store *s);
+/* What one of n disks of a file system may hold that has `room` for them all, of which all_asked were asked
+ * for; asked: 0 for n_rest of them. Pure. */
+uint64_t space_limit(uint64_t room, uint64_t asked, uint64_t all_asked, size_t n, size_t n_rest);
+/* The file system has more free than it said. */
+void space_look_again(struct disk *d);
 /* Takes n bytes if they are free; no eviction. */
 bool space_try(struct disk *d, uint64_t n);
 /* Takes n bytes for `newcomer`, a key of `data_set` (empty: not known), evicting what the policy gives up.
@@ -380,7 +403,7 @@ struct extent *table_find(struct store *s, struct slice key, uint64_t hash);
 /* Owns the key until table_end. */
 void table_begin(struct store *s, struct slice key, struct key_owner *o);
 void table_end(struct store *s, struct key_owner *o);
-/* Both by the key's owner. insert: x has a reference that the caller keeps. */
+/* Both by the key's owner. insert: x has a reference that the caller keeps; remove: x is dead. */
 void table_insert(struct store *s, struct extent *x);
 void table_remove(struct store *s, struct extent *x);
 /* What eviction needs to know of a key's extent; false when it is not in memory. */
@@ -390,7 +413,7 @@ bool table_peek(struct store *s, struct slice key, uint64_t hash, bool *ret_refe
 void table_record_reads(struct store *s, struct disk *d, uint64_t lag_ms);
 /* Up to max keys of extents in memory that begin with prefix, copied; the caller's to free. */
 size_t table_keys(struct store *s, struct slice prefix, struct slice *ret, size_t max);
-/* fn for each extent in the table, under its shard's lock. */
+/* fn for each extent in the table, and for each dead one that somebody references, under its shard's lock. */
 void table_each(struct store *s, void (*fn)(struct extent *x, void *arg), void *arg);
 
 /* ---- extent.c and its parts ---- */
@@ -434,7 +457,8 @@ void extent_trim_charge(struct extent *x);
 
 /* ---- extent_verify.c ---- */
 
-/* Checksum of a present block, from memory or the index. -ENOENT when it is missing, -EBADMSG. */
+/* Checksum of a present block, from memory or the index. -ENOENT when it is missing, -EBADMSG when the
+ * checksum is, or an error of the index. */
 int extent_block_crc(struct extent *x, uint32_t block, uint32_t *ret_crc);
 /* Room for a block, so aligned that it can be read past the page cache; free() it. */
 char *extent_block_buffer(void);
@@ -442,8 +466,8 @@ char *extent_block_buffer(void);
  * when missing. */
 int extent_verify_block(struct extent *x, uint32_t block, char *buf, const char *found);
 /* Only compares: -ENOENT when the block is missing, ERR_CORRUPT when its bytes or its checksum are not there
- * or differ, -EMFILE and -ENFILE when nothing can be said. past_cache: what the disk has, and not what memory
- * has, where the file system can. */
+ * or differ, -EMFILE and -ENFILE when nothing can be said, -EAGAIN when the index does not tell the checksum
+ * now. past_cache: what the disk has, and not what memory has, where the file system can. */
 int extent_block_compare(struct extent *x, uint32_t block, char *buf, bool past_cache);
 /* All of n bytes by a descriptor with O_DIRECT into a buffer from extent_block_buffer. -EINVAL: the file
  * system cannot; -ENODATA: the file ends before. */
@@ -457,6 +481,13 @@ int load_extent(struct store *s, struct slice key, uint64_t hash, struct extent 
 /* Reads and decodes an entry; -ENOENT also when it is doomed. A record that does not decode is queued for
  * deletion and -EBADMSG. attr points into b. */
 int load_record(struct disk *d, struct slice key, struct format_entry *ret, struct buf *b);
+
+/* Of kv_get, or of decoding: the record is there, and is none. After other errors nothing is known of it, and
+ * the next look may find it. */
+static inline bool record_is_damaged(int code)
+{
+    return code == -EBADMSG || code == -E2BIG;
+}
 
 /* Of an entry that is not in memory; of the last block as if it was whole, but never more than the size. */
 static inline uint64_t record_present_bytes(const struct format_entry *r)

@@ -377,32 +377,38 @@ int recover_sets(struct store *s, struct err *e)
 
 /* ---- files that nothing names ---- */
 
-/* Whether the key's entry on this disk is of this id; also when that cannot be told. */
-static bool has_entry(struct disk *d, struct slice key, struct id128 id)
+/* 1: the key's entry on this disk is of this id, or its record is damaged, so that nobody knows; 0: it is
+ * not; or an error of the index. */
+static int has_entry(struct disk *d, struct slice key, struct id128 id)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(STORE_ATTR_MAX_BYTES + FORMAT_ENTRY_HEAD_BYTES);
     struct format_entry r;
     struct format_key k;
     if (key.n == 0 || key.n > STORE_KEY_MAX_BYTES)
-        return true;
+        return 1;
     format_key_bytes('o', key, &k);
     int code = kv_get(d->kv, format_key_view(&k), &b, NULL, NULL);
-    return code != -ENOENT && (code < 0 || format_entry_decode(buf_view(&b), &r) < 0 || id_eq(r.id, id));
+    if (code == 0)
+        code = format_entry_decode(buf_view(&b), &r);
+    return code == 0 ? id_eq(r.id, id) : code == -ENOENT ? 0 : record_is_damaged(code) ? 1 : code;
 }
 
-/* The marker is asked for first: it disappears in the commit that writes the back reference. *ret_key: false
- * and not empty, the key that a back reference names although it has no such entry: its record was damaged,
- * and dropped. */
-static bool is_named(struct disk *d, struct id128 id, struct buf *ret_key)
+/* 1, 0, or an error of the index, after which nothing is known. The marker is asked for first: it disappears
+ * in the commit that writes the back reference. *ret_key: not named and not empty, the key that a back
+ * reference names although it has no such entry: its record was damaged, and dropped. */
+static int is_named(struct disk *d, struct id128 id, struct buf *ret_key)
 {
     struct format_key k;
     buf_clear(ret_key);
     format_key_id('s', id, &k);
-    if (kv_get(d->kv, format_key_view(&k), NULL, NULL, NULL) != -ENOENT)
-        return true;
+    int r = kv_get(d->kv, format_key_view(&k), NULL, NULL, NULL);
+    if (r != -ENOENT)
+        return r == 0 || record_is_damaged(r) ? 1 : r;
     format_key_id('x', id, &k);
-    int r = kv_get(d->kv, format_key_view(&k), ret_key, NULL, NULL);
-    return r < 0 ? r != -ENOENT : has_entry(d, buf_view(ret_key), id);
+    r = kv_get(d->kv, format_key_view(&k), ret_key, NULL, NULL);
+    if (r == 0)
+        return has_entry(d, buf_view(ret_key), id);
+    return r == -ENOENT ? 0 : record_is_damaged(r) ? 1 : r;
 }
 
 /* Blocks that the records of an extent with so many say are there; one has no such record. */
@@ -444,13 +450,13 @@ static int drop_lost(struct disk *d, struct slice key, struct id128 id, uint64_t
     struct extent *x = table_find(s, key, o.hash);
     if (x && id_eq(x->id, id)) {
         extent_record_anew(x);
-    } else if (!is_named(d, id, &again) && slice_eq(buf_view(&again), key) && !doom_contains(d, id) &&
-               doom_rounds(d) == rounds) {
+    } else if ((code = is_named(d, id, &again)) == 0 && slice_eq(buf_view(&again), key) &&
+               !doom_contains(d, id) && doom_rounds(d) == rounds) {
         code = doom_lost(d, key, &r);
     }
     table_end(s, &o);
     extent_unref(x);
-    return code;
+    return MIN(code, 0);
 }
 
 static bool stopping(struct disk *d)
@@ -459,51 +465,68 @@ static bool stopping(struct disk *d)
     return d->stop;
 }
 
-static int walk_directory(struct disk *d, const char *dir, bool repair, uint64_t *files, uint64_t *bytes)
+struct orphans {
+    bool repair;
+    uint64_t files, bytes;
+};
+
+/* A file of this name in the directory. */
+static int walk_file(struct disk *d, const char *dir, const char *name, struct orphans *w)
 {
     struct buf _cleanup_buf_ key = BUF_INIT(STORE_KEY_MAX_BYTES);
+    struct id128 id;
+    struct stat st;
+    char path[DISK_PATH_MAX + 256];
+    if (id_parse(slice_str(name), &id) < 0)
+        return 0;
+    int named = is_named(d, id, &key);
+    if (named != 0)
+        return MIN(named, 0);
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    int r = sys->stat(path, &st);
+    /* Deleted between readdir and here, or made between the two: neither is an orphan. */
+    named = r == 0 ? is_named(d, id, &key) : 0;
+    if (r < 0 || named != 0)
+        return r == -ENOENT ? 0 : MIN(r < 0 ? r : named, 0);
+    w->files++;
+    w->bytes += (uint64_t)st.st_blocks * 512;
+    if (!w->repair)
+        return 0;
+    r = key.n > 0 ? drop_lost(d, buf_view(&key), id, (uint64_t)st.st_size) : sys->unlink(path);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* The first error; what can be seen to behind it is. */
+static int walk_directory(struct disk *d, const char *dir, struct orphans *w)
+{
     DIR *o = opendir(dir);
     if (!o)
         return errno == ENOENT ? 0 : -errno;
-    int r = 0, first = 0;
-    for (struct dirent *de; r == 0 && (de = readdir(o));) {
-        struct id128 id;
-        struct stat st;
-        char path[DISK_PATH_MAX + 256];
-        if (id_parse(slice_str(de->d_name), &id) < 0 || is_named(d, id, &key))
-            continue;
-        (void)snprintf(path, sizeof(path), "%s/%s", dir, de->d_name);
-        if (sys->stat(path, &st) < 0)
-            continue;
-        /* Deleted between readdir and here, or made between the two: neither is an orphan. */
-        if (is_named(d, id, &key))
-            continue;
-        ++*files;
-        *bytes += (uint64_t)st.st_blocks * 512;
-        int u = !repair     ? 0
-                : key.n > 0 ? drop_lost(d, buf_view(&key), id, (uint64_t)st.st_size)
-                            : sys->unlink(path);
-        if (u < 0 && u != -ENOENT && first == 0)
-            first = u;
-        r = stopping(d) ? -ECANCELED : 0;
+    struct dirent *de = NULL;
+    int first = 0, r;
+    while ((r = sys->readdir(o, &de)) == 0 && de && !stopping(d)) {
+        int one = walk_file(d, dir, de->d_name, w);
+        first = first < 0 ? first : one;
     }
     (void)closedir(o);
-    return r < 0 ? r : first;
+    if (stopping(d))
+        return -ECANCELED;
+    return first < 0 ? first : r;
 }
 
 int recover_orphans(struct disk *d, bool repair, uint64_t *ret_files, uint64_t *ret_bytes)
 {
-    uint64_t files = 0, bytes = 0;
+    struct orphans w = {.repair = repair};
     int r = 0;
     for (unsigned i = 0; i < 256 && r != -ECANCELED; i++) {
         char dir[DISK_PATH_MAX];
         int n = snprintf(dir, sizeof(dir), "%s/extents/%02x", d->path, i);
         assert(n > 0 && n < (int)sizeof(dir));
-        int one = stopping(d) ? -ECANCELED : walk_directory(d, dir, repair, &files, &bytes);
+        int one = stopping(d) ? -ECANCELED : walk_directory(d, dir, &w);
         r = r == 0 || one == -ECANCELED ? one : r;
     }
-    *ret_files += files;
-    *ret_bytes += bytes;
+    *ret_files += w.files;
+    *ret_bytes += w.bytes;
     return r;
 }
 

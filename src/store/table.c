@@ -3,7 +3,8 @@
  * age, and the keys that somebody owns at the moment.
  *
  * Invariants:
- *  1. An extent in a chain is alive, is not staged, and is the only one of its key.
+ *  1. An extent in a chain is alive, is not staged, and is the only one of its key. The dead ones that
+ * somebody references have a chain of their own.
  *  2. An extent is in the LRU list exactly when it is in a chain and has no references; references leave and
  * reach zero only under the shard's lock.
  *  3. The list holds at most lru_bytes_max bytes.
@@ -214,8 +215,23 @@ void table_remove(struct store *s, struct extent *x)
 {
     struct shard *h = shard_of(s, x->hash);
     LOCK_SCOPE(&h->lock);
-    assert(refs_of(x) > 0 && !x->in_lru);
+    assert(refs_of(x) > 0 && !x->in_lru && !x->in_dead);
     unchain_locked(h, x);
+    x->chain = h->dead;
+    h->dead = x;
+    x->in_dead = true;
+}
+
+/* A few there are: what was replaced or removed while somebody reads it. */
+static void dead_remove_locked(struct shard *h, struct extent *x)
+{
+    struct extent **at = &h->dead;
+    while (x->in_dead && *at != x)
+        at = &(*at)->chain;
+    if (x->in_dead)
+        *at = x->chain;
+    x->chain = NULL;
+    x->in_dead = false;
 }
 
 /* ---- references ---- */
@@ -256,6 +272,7 @@ static void drop_last(struct extent *x)
     lock_take(&h->lock);
     if (__atomic_sub_fetch(&x->refs, 1, __ATOMIC_ACQ_REL) == 0) {
         if (__atomic_load_n(&x->dead, __ATOMIC_ACQUIRE)) {
+            dead_remove_locked(h, x);
             to_free = x;
         } else {
             extent_trim_charge(x);
@@ -305,6 +322,8 @@ void table_each(struct store *s, void (*fn)(struct extent *x, void *arg), void *
         for (size_t c = 0; c < h->n_chains; c++)
             for (struct extent *x = h->chains[c]; x; x = x->chain)
                 fn(x, arg);
+        for (struct extent *x = h->dead; x; x = x->chain)
+            fn(x, arg);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "test_store_common.h"
 
 #include "base/log.h"
+#include "support/fault_sys.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
@@ -566,6 +567,11 @@ static void test_sweep_keeps_bytes(void **state)
     assert_int_equal(hard_set_aside(f->s, &files, &bytes, NULL), 0);
     assert_int_equal(files, 1);
     assert_int_equal(bytes, 2 * MIB);
+    fault_sys_start();
+    fault_sys_arm(FAULT_READDIR, 4, EIO, FAULT_ONCE); /* behind all there is */
+    assert_int_equal(hard_set_aside(f->s, &files, &bytes, NULL), -EIO);
+    fault_sys_disarm();
+    fault_sys_stop();
     char path[DISK_PATH_MAX];
     (void)snprintf(path, sizeof(path), "%s/set-aside/%s", f->disks[0], strrchr(place.file, '/') + 1);
     _cleanup_free_ char *p = NULL;

@@ -520,6 +520,51 @@ static void test_sealing_during_a_sync(void **state)
     testkv_reset();
 }
 
+/* Whichever look into the index fails: a verified read gives the bytes that were sealed, or an error, and
+ * never other ones as if nobody vouched for them; and a check calls nothing right that it could not look at.
+ * (Fails where a hard record that could not be read a second time was taken for none.) */
+static void test_verified_reads_of_an_index_that_cannot_be_read(void **state)
+{
+    enum { SIZE = 2 * MIB + 5 };
+    struct fixture f;
+    struct location l;
+    struct err e = {0};
+    struct store_check_report report;
+    char path[DISK_PATH_MAX];
+    _cleanup_free_ char *p = malloc(SIZE);
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    struct hard *h = take(f.s, &l);
+    assert_int_equal(hard_put(h, 1, 0, SIZE), 0);
+    assert_int_equal(measure_and_settle(f.s, h), 0);
+    (void)pool_size(f.s); /* at rest: all gets are ours */
+    hard_path(h->disk, h->id, path);
+    flip_bit(path, MIB + 1);
+    unsigned fails = 0;
+    for (uint64_t n = 0; n < 10; n++) {
+        testkv_fail_gets(n, 1);
+        ssize_t got = hard_read_verified(h, p, SIZE, 0, &e);
+        fails += got == -EIO;
+        assert_true(got == -EIO || got == ERR_CORRUPT);
+        assert_true(e.text[0]);
+        e = (struct err){0};
+    }
+    assert_true(fails >= 3); /* the head, the checksums, the head again */
+    hard_unref(h);
+    fails = 0;
+    for (uint64_t n = 0; n < 10; n++) {
+        testkv_fail_gets(n, 1);
+        int r = store_check(f.s, false, NULL, NULL, &report, &e);
+        fails += r == -EIO;
+        assert_true(r == -EIO || (r == 0 && report.hard_bad == 1));
+    }
+    assert_true(fails >= 2);
+    testkv_fail_gets(0, 0);
+    fixture_fini(&f);
+    testkv_reset();
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -535,6 +580,7 @@ int main(void)
         cmocka_unit_test(test_sealing_during_a_sync),
         cmocka_unit_test(test_index_refuses_commits),
         cmocka_unit_test(test_commits_that_happened),
+        cmocka_unit_test(test_verified_reads_of_an_index_that_cannot_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
  */
 #include "base/sys.h"
 #include "kv/kv.h"
+#include "support/fault_sys.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -394,6 +395,31 @@ static void test_damaged_log_is_told(void **state)
     }
 }
 
+/* A directory that cannot be listed to its end does not hide a log: the database is not opened as if there
+ * was none. (Fails where errors of readdir were taken for the end: what was lost was not told.) */
+static void test_damaged_log_that_cannot_be_listed(void **state)
+{
+    struct kv *kv = NULL;
+    char path[400];
+    make_killed("listed", 400);
+    size_t size = log_of("listed", path);
+    flip_bit_at(path, size / 2);
+    fault_sys_start();
+    uint64_t n = 0;
+    int r;
+    do {
+        fault_sys_arm(FAULT_READDIR, ++n, EIO, FAULT_ONCE);
+        r = open_at("listed", /* read_only= */ false, &kv, NULL);
+        assert_int_equal(r, fault_sys_hit() ? -EIO : 0);
+    } while (r < 0);
+    fault_sys_disarm();
+    fault_sys_stop();
+    assert_true(n > 6); /* listed twice: to be read, and to be kept */
+    assert_true(kv_is_cut(kv));
+    assert_true(exists_in("listed", "forebay-cut-"));
+    kv_close(kv);
+}
+
 /* The last record, whole in length and wrong, is no torn end when nothing was on its way to the disk any
  * more. */
 static void test_damaged_end_is_told(void **state)
@@ -513,6 +539,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_power_loss_keeps_a_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bulk_load, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_log_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_log_that_cannot_be_listed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_end_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hole_in_the_log_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_torn_end_is_normal, setup, teardown),

@@ -10,6 +10,9 @@
 #include "support/fault_sys.h"
 #include "test_store_kv.h"
 
+#include "base/hash.h"
+
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 
@@ -143,6 +146,46 @@ static void test_a_flush_that_fails(void **state)
     assert_string_equal(read_all("stays"), "new");
 }
 
+/* A mount that keeps a file open is told that its bytes are perhaps lost, and asks when it is opened again:
+ * what the disk has lost is fetched. */
+static void test_kept_files_after_a_flush_that_fails(void **state)
+{
+    (void)state;
+    struct wire_watch_req watch = {.bucket = SLICE_LIT("data")};
+    struct wire_watch_rep told;
+    struct wire_open_req req = {
+        .bucket = SLICE_LIT("data"), .key = SLICE_LIT("kept"), .expect = KIB, .via = WIRE_VIA_MOUNT};
+    struct wire_open_rep kept;
+    struct extent *x = NULL;
+    struct buf _cleanup_buf_ key = BUF_INIT(KIB);
+    struct bucket *b = NULL;
+    char path[DISK_PATH_MAX];
+    uint64_t hash = 0;
+    origin_write("kept", "bytes");
+    assert_int_equal(object_watch(T.session, &watch, T.arena, &told, NULL), 0);
+    assert_int_equal(object_open(T.session, &req, T.arena, &kept, NULL), 0);
+    assert_int_equal(kept.state, WIRE_COMPLETE);
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    assert_true(store_flush(T.store, NULL) < 0);
+    fault_sys_disarm();
+    assert_int_equal(read(told.fd, &hash, sizeof(hash)), sizeof(hash));
+    assert_int_equal(le64toh(hash), hash_placement(SLICE_LIT("kept")));
+    assert_int_equal(bucket_find(T.service->buckets, SLICE_LIT("data"), &b, NULL), 0);
+    object_store_key(b, SLICE_LIT("kept"), &key);
+    bucket_unref(b);
+    assert_int_equal(store_find(T.store, buf_view(&key), &x), 0);
+    disk_extent_path(x->disk, x->id, path);
+    extent_unref(x);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "lost!", 5, 0), 5);
+    assert_int_equal(close(fd), 0);
+    assert_string_equal(read_all("kept"), "bytes");
+    char got[5];
+    assert_int_equal(pread(kept.fd, got, sizeof(got), 0), sizeof(got)); /* in the file that is open, too */
+    assert_memory_equal(got, "bytes", sizeof(got));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -150,6 +193,7 @@ int main(void)
         TEST(test_removed_from_a_disk_that_is_read_only),
         TEST(test_a_file_that_cannot_be_unlinked_alone),
         TEST(test_a_flush_that_fails),
+        TEST(test_kept_files_after_a_flush_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

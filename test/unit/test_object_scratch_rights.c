@@ -634,6 +634,39 @@ static void mounts_of_a_user_are_bounded(void **state)
     end(&o);
 }
 
+/* A user who is removed leaves nothing of his mounts behind: who is made anew with his name, and takes the id
+ * of one of them, is not told what that had done. (Fails without smounts_user_gone in
+ * op_user_remove.) */
+static void mounts_of_a_removed_user_are_forgotten(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_user_create_req u = {
+        .name = SLICE_LIT("somebody"), .role = SLICE_LIT("writer"), .buckets = SLICE_LIT("*")};
+    struct wire_user_create_rep made;
+    struct wire_user_remove_req gone = {.name = u.name};
+    struct wire_user_remove_rep went;
+    struct wire_tree_create_rep rep = {0};
+    struct wire_tree_create_req req = {.bucket = BUCKET,
+                                       .parent = ROOT,
+                                       .name = SLICE_LIT("d"),
+                                       .mode = S_IFDIR | 0700,
+                                       .flags = WIRE_EXCLUSIVE,
+                                       .mount = SLICE_LIT("a mount of his.."),
+                                       .request = 1};
+    struct other o;
+    assert_int_equal(set(f, ROOT, WIRE_SET_MODE, 0777, 0), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(object_user_create(f->session, &u, f->arena, &made, &f->e), 0);
+        as(f, &o, SOMEBODY);
+        assert_int_equal(object_session_sign_in(f->session, made.access_key, &f->e), 0);
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(object_tree_create(f->session, &req, f->arena, &rep, &f->e), i ? -EEXIST : 0);
+        end(&o);
+        assert_int_equal(object_user_remove(f->session, &gone, f->arena, &went, &f->e), 0);
+    }
+    assert_int_equal(object_user_remove(f->session, &gone, f->arena, &went, &f->e), -ENOENT);
+}
+
 /* An append that comes again was made, whoever has appended since, also when the node was killed meanwhile;
  * of one that was made in part the rest is. (Seen to fail without scratch_note in append,
  * object/scratch_io.c.) */
@@ -897,6 +930,7 @@ int main(void)
         BOTH(keys_have_roles),
         BOTH(bytes_by_handle),
         BOTH(mounts_of_a_user_are_bounded),
+        BOTH(mounts_of_a_removed_user_are_forgotten),
         BOTH(numbered_appends_are_made_once),
         BOTH(what_is_open_by_calls_outlives_the_node),
         BOTH(a_users_session_is_company),

@@ -45,8 +45,9 @@ static uint64_t testkv_fail_once;
 static bool testkv_carry_out;
 static bool (*testkv_is_dead)(void); /* the power is off: nothing is written any more */
 /* Gets fail. */
-static const struct testkv_disk *testkv_unreadable;
-static _Atomic uint64_t testkv_gets; /* all that there were */
+static const struct testkv_disk *_Atomic testkv_unreadable;
+static _Atomic uint64_t testkv_gets;                                /* all that there were */
+static _Atomic uint64_t testkv_get_fails_from, testkv_get_fails_to; /* so do these, the second not any more */
 
 static struct testkv_disk *testkv_of(struct kv *kv)
 {
@@ -131,8 +132,8 @@ static void testkv_close(struct kv *kv)
 static int testkv_get(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret_version,
                       struct err *e)
 {
-    testkv_gets++;
-    if (testkv_of(kv) == testkv_unreadable)
+    uint64_t now = ++testkv_gets;
+    if (testkv_of(kv) == testkv_unreadable || (now >= testkv_get_fails_from && now < testkv_get_fails_to))
         return err_set(e, -EIO, "get: input/output error");
     return kv_get(testkv_of(kv)->inner, key, ret_value, ret_version, e);
 }
@@ -270,7 +271,15 @@ static inline void testkv_use(void)
     testkv_carry_out = false;
     testkv_is_dead = NULL;
     testkv_unreadable = NULL;
+    testkv_get_fails_from = testkv_get_fails_to = 0;
     testkv_cut = false;
+}
+
+/* n gets fail, behind the next `skipped`. */
+static inline void testkv_fail_gets(uint64_t skipped, uint64_t n)
+{
+    testkv_get_fails_from = testkv_gets + skipped + 1;
+    testkv_get_fails_to = testkv_get_fails_from + n;
 }
 
 /* Forgets everything and goes back to the real engine. */

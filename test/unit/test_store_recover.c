@@ -331,6 +331,37 @@ static void test_orphans_after_power_loss(void **state)
     assert_true(is_whole(f->s, "k", 1, 100));
 }
 
+/* A directory that cannot be listed to its end ends neither the walk nor a check as if it had been: the one
+ * is due still, the other says so. (Fails where errors of readdir were taken for the end.) */
+static void test_walk_of_what_cannot_be_listed(void **state)
+{
+    struct fixture *f = *state;
+    struct disk *d = &f->s->disks[0];
+    struct store_check_report report;
+    uint64_t n = 0;
+    put(f->s, "k", 1, 100);
+    writer_drain(d);
+    fault_sys_start();
+    for (bool hit = true; hit;) {
+        struct kv_txn *t = kv_txn_new(d->kv);
+        kv_txn_put_plain(t, SLICE_LIT("msweep"), SLICE_NULL);
+        assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+        kv_txn_free(t);
+        fault_sys_arm(FAULT_READDIR, ++n, EIO, FAULT_ONCE);
+        int r = store_check(f->s, true, NULL, NULL, &report, NULL);
+        assert_int_equal(r, fault_sys_hit() ? -EIO : 0);
+        fault_sys_arm(FAULT_READDIR, n, EIO, FAULT_ONCE);
+        recover_sweep(d);
+        hit = fault_sys_hit();
+        fault_sys_disarm();
+        int due = kv_get(d->kv, SLICE_LIT("msweep"), NULL, NULL, NULL);
+        assert_int_equal(due, hit ? 0 : -ENOENT);
+    }
+    fault_sys_stop();
+    assert_true(n > 3);
+    assert_true(is_whole(f->s, "k", 1, 100));
+}
+
 /* The walk after a power loss did not get to its end, here because what it found could not be removed: the
  * next start walks again, however clean the stop between was, and the one after that does not. */
 static void test_walk_is_taken_up_again(void **state)
@@ -613,6 +644,86 @@ static void test_failed_flush_of_unfinished(void **state)
     assert_false(is_whole(f->s, "half", 1, 2 * MIB));
 }
 
+/* A bit of a file is lost, which may have no name any more. */
+static void flip_bit_of(struct extent *x, uint64_t offset)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", extent_use(x));
+    flip_bit(path, offset);
+    extent_leave(x);
+}
+
+/* So it is with what was replaced or removed, for those who still read it: what is right is served, and what
+ * the disk has lost is fetched again. (Fails where only extents that have a key were looked at: the
+ * lost bytes were served.) */
+static void test_failed_flush_of_what_has_no_key(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const keys[] = {"large", "lost", "fine"};
+    struct extent *x[3] = {NULL};
+    for (size_t i = 0; i < ARRAY_SIZE(x); i++) {
+        put(f->s, keys[i], i, i == 0 ? 2 * MIB : 100);
+        assert_int_equal(store_find(f->s, slice_str(keys[i]), &x[i]), 0);
+        if (i == 1)
+            put(f->s, keys[i], 7, 100);
+        else
+            assert_int_equal(store_remove(f->s, slice_str(keys[i])), 0);
+        assert_true(extent_is_dead(x[i]));
+    }
+    fault_sys_start();
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    assert_int_equal(store_flush(f->s, NULL), -EIO);
+    fault_sys_disarm();
+    fault_sys_stop();
+    flip_bit_of(x[0], MIB);
+    flip_bit_of(x[1], 50);
+    (void)check_run(x[0], 0, 0, 2 * MIB); /* its checksums may be gone with its records */
+    assert_int_equal(extent_present_run(x[0], MIB, MIB), 0);
+    assert_int_equal(extent_present_run(x[1], 0, 100), 0);
+    assert_int_equal(check_run(x[2], 2, 0, 100), 100);
+    assert_int_equal(fill_range(x[0], 0, MIB, MIB), 0);
+    assert_int_equal(check_run(x[0], 0, MIB, MIB), MIB);
+    for (size_t i = 0; i < ARRAY_SIZE(x); i++) {
+        extent_check(x[i]);
+        extent_unref(x[i]);
+    }
+    assert_int_equal(disk_status(f->s, 0).leased_bytes, 0);
+}
+
+static bool note_gone(void *arg, struct slice key)
+{
+    char *told = arg; /* 64 bytes */
+    size_t n = strlen(told);
+    (void)snprintf(told + n, 64 - n, " " SLICE_FMT, SLICE_ARG(key));
+    return true;
+}
+
+/* Who has a descriptor of what was perhaps lost, as mounts keep them, is told, so that it is not used again
+ * without asking; of what was flushed before nobody is. (Fails without store_tell_gone in
+ * distrust_one.) */
+static void test_failed_flush_is_told_to_who_keeps_files(void **state)
+{
+    struct fixture *f = *state;
+    struct extent *x = NULL, *y = NULL;
+    char told[64] = "";
+    put(f->s, "safe", 1, 100);
+    assert_int_equal(store_find(f->s, SLICE_LIT("safe"), &x), 0);
+    assert_int_equal(store_flush(f->s, NULL), 0);
+    put(f->s, "lost", 2, 100);
+    put(f->s, "unused", 3, 100);
+    assert_int_equal(store_find(f->s, SLICE_LIT("lost"), &y), 0);
+    store_on_gone(f->s, note_gone, told);
+    fault_sys_start();
+    fault_sys_arm(FAULT_SYNCFS, 1, EIO, FAULT_ONCE);
+    assert_int_equal(store_flush(f->s, NULL), -EIO);
+    fault_sys_disarm();
+    fault_sys_stop();
+    store_on_gone(f->s, NULL, NULL);
+    assert_string_equal(told, " lost lost"); /* before the index says so, and after */
+    extent_unref(x);
+    extent_unref(y);
+}
+
 /* Records that do not decode are dropped, one by one, and cost only what they named. */
 static void test_damaged_records(void **state)
 {
@@ -737,6 +848,7 @@ int main(void)
         TEST(test_a_file_made_in_vain),
         TEST(test_orphans_after_power_loss),
         TEST(test_walk_is_taken_up_again),
+        TEST(test_walk_of_what_cannot_be_listed),
         TEST(test_a_disk_that_was_away_is_doubted),
         TEST(test_a_clock_that_went_back_over_a_power_loss),
         TEST(test_power_loss_is_remembered),
@@ -745,6 +857,8 @@ int main(void)
         TEST(test_verified_before_a_failed_flush),
         TEST(test_flush_that_fails_while_verifying),
         TEST(test_failed_flush_of_unfinished),
+        TEST(test_failed_flush_of_what_has_no_key),
+        TEST(test_failed_flush_is_told_to_who_keeps_files),
         TEST(test_damaged_records),
         TEST(test_a_damaged_record_is_replaced),
         TEST(test_a_start_that_fails),

@@ -500,6 +500,78 @@ static void test_a_shared_file_system_counts_once(void **state)
     }
 }
 
+/* What disks on one file system may hold is together what that has, less the reserve, also where it was asked
+ * for more; each gets its part, so that none that came first keeps the others out. */
+static void test_limits_on_a_shared_file_system(void **state)
+{
+    enum { ROOM = 900 };
+    (void)state;
+    assert_int_equal(space_limit(ROOM, 0, 0, 1, 1), ROOM);
+    assert_int_equal(space_limit(ROOM, 0, 0, 3, 3), ROOM / 3);
+    assert_int_equal(space_limit(ROOM, 0, 500, 3, 2), 200);
+    assert_int_equal(space_limit(ROOM, 500, 500, 3, 2), 500);
+    assert_int_equal(space_limit(ROOM, 0, 1000, 2, 1), 0);
+    assert_int_equal(space_limit(ROOM, 1000, 1000, 2, 1), ROOM);
+    assert_int_equal(space_limit(ROOM, 600, 1800, 2, 0), 300);
+    assert_int_equal(space_limit(ROOM, 1200, 1800, 2, 0), 600);
+    assert_int_equal(space_limit(ROOM, 2000, 2000, 1, 0), 2000); /* alone: its limit is what was asked for */
+    assert_int_equal(space_limit(0, 0, 0, 2, 2), 0);
+    assert_int_equal(space_limit(UINT64_MAX / 2, UINT64_MAX / 2 + 1, UINT64_MAX, 2, 0), UINT64_MAX / 4);
+}
+
+static uint64_t shared_free;
+
+static int statfs_of_shared(const char *path, uint64_t *ret_free, uint64_t *ret_total)
+{
+    (void)path;
+    *ret_free = shared_free;
+    *ret_total = 10 * GIB;
+    return 0;
+}
+
+/* Two disks on one file system take together no more than the reserve leaves, whether what they took is in
+ * files already or not; and say together that they may hold what it has. (Fails where each counted its
+ * own bytes: both took all that is free.) */
+static void test_disks_of_one_file_system_keep_the_reserve(void **state)
+{
+    static const uint64_t sizes[] = {0, 2 * GIB, 8 * GIB}, limits[] = {4608 * MIB, 2 * GIB, 4608 * MIB};
+    (void)state;
+    static struct sys table;
+    const struct sys *before = sys;
+    table = *sys;
+    table.stat = stat_of_disks;
+    table.statfs_free = statfs_of_shared;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct fixture f;
+        fixture_init(&f, 2, sizes[i]);
+        f.config.reserve_bytes = GIB;
+        is_one_file_system = true;
+        shared_free = GIB + 100 * MIB;
+        sys = &table;
+        fixture_open(&f);
+        struct disk *a = &f.s->disks[0], *b = &f.s->disks[1];
+        assert_int_equal(disk_status(f.s, 0).limit_bytes, limits[i]);
+        assert_int_equal(disk_status(f.s, 1).limit_bytes, limits[i]);
+        assert_true(space_try(a, 60 * MIB));
+        assert_false(space_try(b, 60 * MIB));
+        assert_true(space_try(b, 40 * MIB));
+        assert_false(space_try(a, 1));
+        space_written(a, 60 * (int64_t)MIB); /* they are in files now, */
+        shared_free -= 60 * MIB;
+        assert_false(space_try(b, 1));
+        clock_sys_advance(2 * (uint64_t)1000000000); /* which the file system is seen to say */
+        assert_false(space_try(b, 1));
+        shared_free += 60 * MIB;
+        space_give(a, 60 * MIB, 60 * MIB, 0); /* what one gives up the other may have at once */
+        assert_true(space_try(b, 60 * MIB));
+        assert_false(space_try(a, 1));
+        space_give(b, 100 * MIB, 0, 0);
+        assert_int_equal(a->file_system->used_bytes + a->file_system->written_bytes, 0);
+        fixture_fini(&f);
+        sys = before;
+    }
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -519,6 +591,8 @@ int main(void)
         TEST(test_last_reads_are_recorded_in_batches),
         TEST(test_what_is_kept_at_the_last_moment_stays),
         TEST(test_a_shared_file_system_counts_once),
+        TEST(test_limits_on_a_shared_file_system),
+        TEST(test_disks_of_one_file_system_keep_the_reserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

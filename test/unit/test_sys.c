@@ -54,6 +54,29 @@ static void errors_are_negated(void **state)
     assert_true(a <= b && b > 0);
 }
 
+/* The end of a directory is told from an error, whatever errno was before. */
+static void directories_are_read_to_the_end(void **state)
+{
+    _cleanup_tmpdir_ char *dir = tmpdir_new();
+    struct dirent *x = NULL;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (int i = 0; i < 2; i++) { /* "." and ".." */
+        errno = EIO;
+        assert_int_equal(sys->readdir(d, &x), 0);
+        assert_non_null(x);
+    }
+    errno = EIO;
+    assert_int_equal(sys->readdir(d, &x), 0);
+    assert_null(x);
+    assert_int_equal(closedir(d), 0);
+    d = opendir(dir);
+    assert_non_null(d);
+    assert_int_equal(close(dirfd(d)), 0);
+    assert_int_equal(sys->readdir(d, &x), -EBADF);
+    (void)closedir(d);
+}
+
 /* A whole file is read up to the limit and not beyond, also where stat(2) says that it is empty. */
 static void read_file(void **state)
 {
@@ -190,6 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_reads_and_writes),
         cmocka_unit_test(errors_are_negated),
+        cmocka_unit_test(directories_are_read_to_the_end),
         cmocka_unit_test(read_file),
         cmocka_unit_test(atomic_write_replaces),
         cmocka_unit_test(atomic_write_sweep),

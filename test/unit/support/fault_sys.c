@@ -153,6 +153,12 @@ static int fault_mkdir(const char *path, mode_t mode)
     return fault.inner->mkdir(path, mode);
 }
 
+static int fault_readdir(DIR *d, struct dirent **ret)
+{
+    FAIL(READDIR);
+    return fault.inner->readdir(d, ret);
+}
+
 static int64_t fault_lseek(int fd, uint64_t offset, int whence)
 {
     FAIL(LSEEK);

@@ -38,6 +38,7 @@
     X(UNLINK, unlink)                                                                                        \
     X(LINK, link)                                                                                            \
     X(MKDIR, mkdir)                                                                                          \
+    X(READDIR, readdir)                                                                                      \
     X(LSEEK, lseek)                                                                                          \
     X(FUTIMENS, futimens)                                                                                    \
     X(SETLEASE, setlease)                                                                                    \

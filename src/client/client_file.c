@@ -207,6 +207,18 @@ void client_file_moved(struct client_file *f, struct slice from, struct slice to
         f->now_etag = slice_dup(etag);
     }
     f->is_moved = true;
+    f->is_stale = false; /* it was looked for under the name from before, perhaps */
+}
+
+/* A node that has itself renamed a directory around the file finds it by the ETag from before: what it is
+ * called there counts from now on, also for a node that was restarted. */
+static void learn_etag_locked(struct client_file *f, const char *asked, struct slice found)
+{
+    if (found.n == 0 || slice_eq_str(found, asked) ||
+        !slice_eq_str(slice_str(asked), f->now_etag ? f->now_etag : f->etag))
+        return;
+    free(f->now_etag);
+    f->now_etag = slice_dup(found);
 }
 
 /* The source's session is over, or what it was opened as has another name: opens the same version anew,
@@ -239,14 +251,17 @@ static int reopen(struct client_file *f, const struct source *lost, struct err *
         return r;
     lock_take(&f->lock);
     bool is_late = f->source != lost; /* another thread was faster */
-    bool is_stale = changed && !is_late;
+    bool has_moved =
+        !slice_eq_str(slice_str(key), f->now_key ? f->now_key : f->key); /* since it was asked for */
+    bool is_stale = changed && !is_late && !has_moved;
     if (is_stale) {
         f->is_stale = true;
-    } else if (!is_late) {
+    } else if (!is_late && !changed) {
         source_unref(f->source);
         f->source = s;
         f->ready_from = f->ready_end = 0;
-        f->is_moved = f->is_moved && !slice_eq_str(slice_str(key), f->now_key);
+        f->is_moved = f->is_moved && has_moved;
+        learn_etag_locked(f, etag, rep.attr.etag);
     }
     lock_drop(&f->lock);
     if (r == 0 && (changed || is_late))

@@ -82,14 +82,18 @@ void pause_leave(struct mount *m, struct pause_user *u)
         cond_broadcast(&m->stagings.changed);
 }
 
-void pause_wait(struct mount *m, const struct node *n)
+void pause_wait_all(struct mount *m, const struct node *n)
 {
-    if (atomic_load(&m->pauses.n_running) == 0)
-        return;
     queue_may_wait();
     LOCK_SCOPE(node_table_lock(m->nodes));
     while (pause_covers_locked(m, n))
         wait_locked(m);
+}
+
+void pause_wait(struct mount *m, const struct node *n)
+{
+    if (atomic_load(&m->pauses.n_running) > 0)
+        pause_wait_all(m, n);
 }
 
 uint64_t pause_serial(const struct mount *m)

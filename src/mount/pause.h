@@ -52,8 +52,9 @@ void pause_leave(struct mount *m, struct pause_user *u);
 
 /* Whether the node is being renamed, or lies below one that is. */
 bool pause_covers_locked(const struct mount *m, const struct node *n);
-/* Waits as long as it is. */
+/* Waits as long as it is; the first only where a directory is being renamed, for which it costs a look. */
 void pause_wait(struct mount *m, const struct node *n);
+void pause_wait_all(struct mount *m, const struct node *n);
 
 /* After a question about the node, or a name in it, that was begun at the serial and found nothing: whether a
  * rename may be the reason, so that it is worth asking again. Waits for the end of that. */

@@ -3,6 +3,8 @@
 
 #include "base/sys.h"
 
+#define TRIES 3 /* renames that follow one another at once */
+
 static ssize_t read_staged(const struct staging *s, void *p, size_t n, uint64_t offset, struct err *e)
 {
     size_t done = 0;
@@ -15,6 +17,24 @@ static ssize_t read_staged(const struct staging *s, void *p, size_t n, uint64_t 
         done += (size_t)got;
     }
     return (ssize_t)done;
+}
+
+static bool is_gone(ssize_t got)
+{
+    return got == -ENOENT || got == -ESTALE || got == ERR_PRECONDITION || got == ERR_VERSION_CHANGED;
+}
+
+/* At the origin what is renamed has no name for a while: who finds nothing then asks again when it is over.
+ */
+static ssize_t read_object(struct mount *m, const struct handle *h, struct client_file *file, void *p,
+                           size_t n, uint64_t offset, struct err *e)
+{
+    ssize_t got = client_file_pread(file, p, n, offset, e);
+    for (int i = 1; is_gone(got) && i < TRIES; i++) {
+        pause_wait_all(m, h->node);
+        got = client_file_pread(file, p, n, offset, e);
+    }
+    return got;
 }
 
 void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, struct fuse_file_info *fi)
@@ -32,7 +52,7 @@ void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, st
     if (h->staging)
         got = read_staged(h->staging, p, size, (uint64_t)offset, &e);
     else if (got == 0)
-        got = client_file_pread(file, p, size, (uint64_t)offset, &e);
+        got = read_object(m, h, file, p, size, (uint64_t)offset, &e);
     if (got < 0) {
         mount_reply_error(req, "read", (int)got, &e);
     } else {

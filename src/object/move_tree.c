@@ -252,6 +252,9 @@ static int remove_source(struct move *m, struct item *i, struct arena *a, struct
         r = copy_one(m, i, a, e);
         r = r < 0 ? r : remove_key(m, key, slice_str(i->etag), e);
     }
+    if (r == 0 && i->etag[0] && i->copy_etag[0] && strcmp(i->etag, i->copy_etag) != 0)
+        moved_note(&m->service->moved, m->upstream->bucket->place, key, slice_str(i->etag),
+                   key_in(m->to, i, a), slice_str(i->copy_etag));
     return r == -ENOENT ? 0 : r;
 }
 

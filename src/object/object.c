@@ -103,6 +103,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->keep_lock, LOCK_LEAF);
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
+    moved_init(&s->moved);
     s->gate = gate_new(&config->gate);
     s->services = service_table_new();
     s->values = values_new(budget_total(config->budget) / VALUES_SHARE);
@@ -199,6 +200,7 @@ void object_service_close(struct object_service *s)
     values_free(s->values);
     budget_free(s->value_budget);
     budget_free(s->part_budget);
+    moved_fini(&s->moved);
     cond_fini(&s->upload_ended);
     lock_fini(&s->upload_lock);
     lock_fini(&s->keep_lock);

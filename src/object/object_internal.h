@@ -9,6 +9,7 @@
 #include "object/fill.h"
 #include "object/gate.h"
 #include "object/intent.h"
+#include "object/moved.h"
 #include "object/object.h"
 #include "object/usage.h"
 #include "object/values.h"
@@ -111,6 +112,7 @@ struct object_service {
     struct back *back;             /* what is not in the origin yet */
     struct intents *intents;       /* changes of names that mounts may ask for again */
     struct unfinished *unfinished; /* uploads that may be left at origins */
+    struct moved moved;            /* by renames of directories */
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
     /* The node stops: what origins do not answer, and then all that is under way there, is given up. */

@@ -666,6 +666,19 @@ static int open_version(struct opener *o, struct wire_open_rep *rep, struct err 
     return result;
 }
 
+/* What it was under the name that a rename of a directory took from it counts as well: a mount that has it
+ * open knows it by no other ETag. */
+static bool follow_move(struct object_service *s, const struct upstream *u, struct wire_open_req *asked,
+                        struct arena *a)
+{
+    _cleanup_free_ char *now = NULL;
+    if (asked->via == WIRE_VIA_MOUNT && asked->if_match.n > 0)
+        now = moved_now(&s->moved, u->bucket->place, asked->key, asked->if_match);
+    if (now)
+        asked->if_match = arena_dup(a, slice_str(now));
+    return now != NULL;
+}
+
 int op_open(struct object_session *ses, const struct wire_open_req *req, struct arena *a,
             struct wire_open_rep *rep, struct err *e)
 {
@@ -676,10 +689,11 @@ int op_open(struct object_session *ses, const struct wire_open_req *req, struct 
     r = object_upstream(ses->service, req->bucket, &u, e);
     if (r < 0)
         return r;
+    struct wire_open_req asked = *req;
     for (int i = 0; i < OPEN_TRIES; i++) {
         struct opener o = {.session = ses,
                            .service = ses->service,
-                           .req = req,
+                           .req = &asked,
                            .arena = a,
                            .upstream = u,
                            .bucket = u->bucket};
@@ -688,7 +702,7 @@ int op_open(struct object_session *ses, const struct wire_open_req *req, struct 
         extent_unref(o.extent);
         /* Changed between a listing and the first byte: nothing was given yet, so begin again with what is
          * there now. */
-        if (r != ERR_VERSION_CHANGED)
+        if (r != ERR_VERSION_CHANGED && !(r == ERR_PRECONDITION && follow_move(ses->service, u, &asked, a)))
             break;
     }
     return r < 0 ? err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;

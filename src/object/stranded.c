@@ -130,8 +130,15 @@ int stranded_open(struct object_service *s, struct err *e)
 
 /* ---- keeping ---- */
 
-/* Puts the record in the place of what there is, whose extent is given back. ERR_CONFLICT: somebody else did.
- * *ret_unknown: it may be there all the same. */
+/* Whether what is kept was refused after this. One that is of the future was kept before the clock was set
+ * back. */
+static bool is_newer(const struct stranded *kept, const struct stranded *x)
+{
+    return kept->since_ns > x->since_ns && kept->since_ns <= sys->real_ns();
+}
+
+/* Puts the record in the place of what there is, whose extent is given back. ERR_CONFLICT: somebody else did;
+ * -EEXIST: what there is is newer. *ret_unknown: it may be there all the same. */
 static int save(struct object_service *s, const struct bucket *bucket, struct slice key, struct stranded *x,
                 bool *ret_unknown, struct err *e)
 {
@@ -144,9 +151,10 @@ static int save(struct object_service *s, const struct bucket *bucket, struct sl
     bool had = r == 0;
     if (r < 0 && r != -ENOENT)
         return r;
+    if (had && is_newer(&old, x))
+        return -EEXIST;
     if (!had && atomic_load(&s->n_stranded) >= STRANDED_MAX)
         return err_set(e, -ENOSPC, "%d files that origins did not take are kept already", STRANDED_MAX);
-    x->since_ns = sys->real_ns();
     if (had)
         x->since_ns = MAX(x->since_ns, old.since_ns + 1);
     if (stranded_encode(x, &value) < 0)
@@ -164,6 +172,20 @@ static int save(struct object_service *s, const struct bucket *bucket, struct sl
     else
         (void)atomic_fetch_add(&s->n_stranded, 1);
     return 0;
+}
+
+static void tell_kept(const struct bucket *bucket, struct slice key, const struct stranded *x, bool is_older)
+{
+    if (is_older)
+        log_warn("object",
+                 "%s/" SLICE_FMT ": %" PRIu64
+                 " bytes that the origin did not take are dropped: what was written there after them is kept",
+                 bucket->name, SLICE_ARG(key), x->size_bytes);
+    else
+        log_warn("object",
+                 "%s/" SLICE_FMT ": %" PRIu64
+                 " bytes that the origin did not take are kept (see `forebay stranded`): " SLICE_FMT,
+                 bucket->name, SLICE_ARG(key), x->size_bytes, SLICE_ARG(x->error));
 }
 
 int stranded_keep(struct object_service *s, const struct bucket *bucket, struct slice key,
@@ -189,12 +211,10 @@ int stranded_keep(struct object_service *s, const struct bucket *bucket, struct 
         hard_give_back(bytes.hard);
     else
         hard_unref(bytes.hard);
-    if (r == 0)
-        log_warn("object",
-                 "%s/" SLICE_FMT ": %" PRIu64
-                 " bytes that the origin did not take are kept (see `forebay stranded`): " SLICE_FMT,
-                 bucket->name, SLICE_ARG(key), kept.size_bytes, SLICE_ARG(kept.error));
-    return r;
+    bool is_older = r == -EEXIST;
+    if (r == 0 || is_older)
+        tell_kept(bucket, key, &kept, is_older);
+    return is_older ? 0 : r;
 }
 
 /* ---- looking ---- */

@@ -4,7 +4,8 @@
  * that they go to the origin or that they are not wanted. Nobody sees them as the object meanwhile, and
  * nothing is done with them by itself: the program may have written the same elsewhere.
  *
- * There is at most one for each key, the last. Its record in the control store is durable before the mount is
+ * There is at most one for each key, the one that the origin refused last: a mount gives its files away when
+ * their last close has ended, in any order. Its record in the control store is durable before the mount is
  * told that the bytes are kept, and names a hard extent (store/hard.h).
  *
  * Key: "k/", bucket id (8 bytes, big endian), key of the object. Value, numbers little endian:
@@ -13,7 +14,8 @@
  * | ------ | ---- | --------------------------------------------------------------------- |
  * | 0      | 1    | format: 1                                                             |
  * | 1      | 1    | bytes of the location: 33 (store/hard.h), or 0 when there are no bytes |
- * | 2      | 8    | when it was kept, ns since 1970; later than of what it took the place of |
+ * | 2      | 8    | since when the origin does not take it, as far as is known, ns since  |
+ * |        |      | 1970; later than of what it took the place of                         |
  * | 10     | 8    | size in bytes                                                         |
  * | 18     | n    | location                                                              |
  * |        | 2+n  | ETag of the version that it was made from: length, bytes; empty: none, or not known |
@@ -51,7 +53,8 @@ struct origin_body;
 /* Before the sweep of hard extents: protects those of the records. A record that cannot be read is an error.
  */
 int stranded_open(struct object_service *s, struct err *e);
-/* Keeps a body under a key; of x only base, meta and error count. -ENOSPC: there are too many, or no room. */
+/* Keeps a body under a key, unless one is kept that was refused after it; of x location and size do not
+ * count. -ENOSPC: there are too many, or no room. */
 int stranded_keep(struct object_service *s, const struct bucket *bucket, struct slice key,
                   const struct stranded *x, const struct origin_body *body, struct err *e);
 /* -EBUSY, naming what was asked, while files of the bucket are kept. */

@@ -769,6 +769,14 @@ static int send_once(struct writer *w, const struct wire_put_commit_req *q, cons
     return 0;
 }
 
+/* Asked for again, by whoever closes it later, the same bytes are not any newer. */
+static void note_refused(struct writer *w, const struct stat *state)
+{
+    if (w->refused_ns == 0 || !same_file_state(state, &w->refused_stat))
+        w->refused_ns = sys->real_ns();
+    w->refused_stat = *state;
+}
+
 /* Uploads unless the origin has exactly this already. The origin gets nothing that the disk did not take;
  * what becomes a record of write-back is a copy on a disk, which is made while the file is on its way to its
  * own. */
@@ -783,6 +791,8 @@ static int send_file(struct writer *w, const struct wire_put_commit_req *q, stru
         if (w->uploaded && same_file_state(&now, &w->uploaded_stat) && w->body_size == q->size)
             return 0;
         r = send_once(w, q, &now, e);
+        if (r < 0)
+            note_refused(w, &now);
         /* What is written during a commit that keeps the handle belongs to the next one. */
         if (r < 0 || w->uploaded || (q->flags & WIRE_KEEP))
             return r;
@@ -888,7 +898,9 @@ static int strand(struct writer *w, const struct wire_strand_req *q, struct err 
     if (r < 0)
         return r;
     struct origin_body body = {.size_bytes = q->size, .read = staged_read, .arg = w};
-    struct stranded x = {.base = q->base,
+    bool was_refused = w->refused_ns > 0 && same_file_state(&now, &w->refused_stat);
+    struct stranded x = {.since_ns = was_refused ? w->refused_ns : sys->real_ns(),
+                         .base = q->base,
                          .meta = q->meta,
                          .error = slice_sub(q->error, 0, MIN(q->error.n, (size_t)STRANDED_ERROR_MAX_BYTES))};
     return stranded_keep(w->service, w->upstream->bucket, w->put.key, &x, &body, e);

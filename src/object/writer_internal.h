@@ -49,6 +49,9 @@ struct writer {
     /* The operation that runs (busy): */
     bool uploaded; /* the origin has the first body_size bytes of the file as of `uploaded_stat` */
     struct stat uploaded_stat;
+    uint64_t
+        refused_ns; /* real time, since when the staged file as of `refused_stat` is not taken; 0: never */
+    struct stat refused_stat;
     struct origin_file file; /* as which it was uploaded last */
     bool was_live;           /* it was kept once while it could be changed */
     struct hard *hard;       /* of is_hard, from the first byte on */

@@ -2,12 +2,14 @@
 what becomes of them.
 
 Seen to fail: without strand in staging_release (mount/staging.c) nothing is ever listed; without stranded_open (object/object.c)
-the bytes are gone after a restart of the node; without check_base (object/stranded.c) another's object is overwritten.
+the bytes are gone after a restart of the node; without check_base (object/stranded.c) another's object is overwritten; without is_newer
+(same file) the descriptor that is closed late brings the first version back.
 """
 
 import errno
 import json
 import os
+import re
 import stat
 
 import pytest
@@ -52,6 +54,11 @@ class Refusing:
     def wait_kept(self, *names):
         """It is kept when the last close has ended, which the program does not wait for."""
         return harness.wait_until(lambda: (lambda found: set(found) == set(names) and found)(self.kept()), what=f"{names} are kept")
+
+    def wait_ended(self, name, n):
+        """Of so many versions of one name the last close has ended, and they are kept or not."""
+        said = re.compile(re.escape(f"{self.name}/{name}: ") + r"\d+ bytes that the origin did not take are (kept|dropped)")
+        harness.wait_until(lambda: len(said.findall(self.node.log())) == n, what=f"{n} last closes have ended")
 
     def status(self):
         [found] = [b for b in json.loads(self.node.cli("status", "--json").stdout)["buckets"] if b["name"] == self.name]
@@ -157,13 +164,14 @@ def test_nobody_is_overwritten(refusing):
 
 
 def test_the_last_of_each_name_is_kept(refusing):
-    """Written again and refused again, the later bytes take the place of the earlier ones. What is published in the end, or removed
-    before its last close, is not kept."""
+    """Written again and refused again, at once, the later bytes take the place of the earlier ones, whichever close is handled last. What
+    is published in the end, or removed before its last close, is not kept."""
     x = refusing()
     x.refuse()
     for body in (b"1" * 10, b"2" * 200_000, b"3" * 30):
         x.write("f", body)
-        harness.wait_until(lambda size=len(body): x.kept().get("f", (0, ""))[0] == size, what="the last one")
+    x.wait_ended("f", 3)
+    assert x.kept()["f"][0] == 30
     with open(x.path / "gone", "wb", buffering=0) as f:
         f.write(b"x")
         with pytest.raises(PermissionError):
@@ -177,6 +185,35 @@ def test_the_last_of_each_name_is_kept(refusing):
     assert x.at_origin("late") == b"in time" and set(x.kept()) == {"f"}
     x.kept("--upload")
     assert x.at_origin("f") == b"3" * 30 and sorted(x.keys()) == ["f", "late"]
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_a_descriptor_that_is_closed_late_brings_nothing_back(refusing, passthrough):
+    """A child has the first version of a file open, inherited, until the second one was refused and is kept: its close is refused, too,
+    and that takes nothing away. What it has written meanwhile would be the later one."""
+    x = refusing(mount_options={"passthrough": passthrough})
+    x.refuse()
+
+    def write_twice(name):
+        first = os.open(x.path / name, os.O_WRONLY | os.O_CREAT)
+        os.write(first, b"first")
+        inherited = os.dup(first)
+        with pytest.raises(PermissionError):
+            os.close(first)
+        x.write(name, b"the second")
+        x.wait_ended(name, 1)
+        return inherited
+
+    inherited = write_twice("same")
+    with pytest.raises(PermissionError):
+        os.close(inherited)
+    x.wait_ended("same", 2)
+    inherited = write_twice("later")
+    os.write(inherited, b" and more")
+    with pytest.raises(PermissionError):
+        os.close(inherited)
+    x.wait_ended("later", 2)
+    assert {name: size for name, (size, _) in x.kept().items()} == {"same": 10, "later": 14}
 
 
 def test_modes_and_times_go_along(refusing):

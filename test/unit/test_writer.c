@@ -1,8 +1,8 @@
 /* layer: object */
 /* threaded */
 /*
- * Files that a mount writes through a descriptor, on a disk that does not take them: the kernel says so once,
- * the writer ever after.
+ * Files that a mount writes through a descriptor: on a disk that does not take them, of which the kernel says
+ * so once and the writer ever after; and under a name that the origin refuses.
  */
 #include "test_back_common.h"
 
@@ -59,10 +59,67 @@ static void test_a_failed_sync_is_remembered(void **state)
     check_a_failed_sync_is_remembered(back, FAULT_SYNC_FILE_RANGE, WIRE_UNMAPPED);
 }
 
+/* ---- what the origin refuses ---- */
+
+/* A file that is written under a name which the origin refuses, as it has a file where a directory would have
+ * to be. */
+#define REFUSED "file/k"
+
+static void write_refused(struct fixture *f, const struct wire_put_open_rep *o, uint64_t size)
+{
+    assert_int_equal(ftruncate(o->fd, (off_t)size), 0);
+    assert_true(commit_file(f, o->handle, size, WIRE_KEEP | WIRE_UNMAPPED) < 0);
+}
+
+static void strand(struct fixture *f, uint64_t handle, uint64_t size)
+{
+    struct wire_strand_req req = {.handle = handle, .size = size, .error = SLICE_LIT("refused")};
+    struct wire_strand_rep rep;
+    assert_int_equal(object_strand(f->session, &req, f->arena, &rep, NULL), 0);
+}
+
+static uint64_t stranded_size(struct fixture *f)
+{
+    struct wire_stranded_req req = {.bucket = SLICE_LIT("data")};
+    struct wire_stranded_rep rep;
+    assert_int_equal(object_stranded(f->session, &req, f->arena, &rep, NULL), 0);
+    return rep.size;
+}
+
+/* Of two files of one name the one that was refused last is kept, in whichever order they are given away:
+ * also when the other one is asked for once more, as by a close of a descriptor that a child had inherited.
+ * What is written to it after that makes it the later one. (Seen to fail without is_newer, stranded.c, and
+ * without the look at what was refused before, note_refused in writer.c.) */
+static void test_what_was_refused_last_is_kept(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct wire_put_open_rep first, second;
+    set_bucket(f, "write=through\n");
+    origin_write(f, "file", 'a');
+    assert_int_equal(stage(f, REFUSED, &first), 0);
+    write_refused(f, &first, 100);
+    assert_int_equal(stage(f, REFUSED, &second), 0);
+    write_refused(f, &second, 2000);
+    strand(f, second.handle, 2000);
+    assert_true(commit_file(f, first.handle, 100, WIRE_KEEP | WIRE_UNMAPPED) < 0);
+    strand(f, first.handle, 100);
+    assert_int_equal(stranded_size(f), 2000);
+    write_refused(f, &first, 30000);
+    strand(f, first.handle, 30000);
+    assert_int_equal(stranded_size(f), 30000);
+    strand(f, second.handle, 2000);
+    assert_int_equal(stranded_size(f), 30000);
+    abort_file(f, first.handle);
+    abort_file(f, second.handle);
+    fixture_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_failed_sync_is_remembered),
+        cmocka_unit_test(test_what_was_refused_last_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -240,8 +240,8 @@ struct back_body {
     uint8_t md5[BACK_MD5_BYTES], tag[BACK_TAG_BYTES];
 };
 /* The body, copied, durable, in an extent that no record names yet; none for an empty one. Of a file it gets
- * a tag and no MD5. cancel may be NULL. Waits for room on the disks, at most for the bucket's `retry`, while
- * other writes leave some; not at all with bucket NULL, as by those who make it: -ENOSPC. */
+ * a tag and no MD5. cancel may be NULL. Waits for room for all of it on the disks, at most for the bucket's
+ * `retry`, while other writes leave some; not at all with bucket NULL, as by those who make it: -ENOSPC. */
 int back_keep_body(struct back *b, const struct bucket *bucket, const struct origin_body *body,
                    atomic_bool *cancel, struct back_body *ret, struct err *e);
 /* Reader of an extent's bytes as the body of a put: origin_body.read; arg is the struct hard. */

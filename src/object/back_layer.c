@@ -23,11 +23,12 @@
 
 #include "base/sys.h"
 
-#define PIECE_BYTES  MIB
-#define HASHED_BYTES (512 * KIB) /* of a body that is written, two of them */
-#define ASK_ARENA    (64 * KIB)
-#define READ_TRIES   3  /* the record may go between the look and the bytes */
-#define WAIT_MS      50 /* a wait looks this often whether it is cancelled */
+#define PIECE_BYTES     MIB
+#define HASHED_BYTES    (512 * KIB) /* of a body that is written, two of them */
+#define ASK_ARENA       (64 * KIB)
+#define FILE_PAGE_BYTES ((uint64_t)4096) /* files take whole ones */
+#define READ_TRIES      3                /* the record may go between the look and the bytes */
+#define WAIT_MS         50               /* a wait looks this often whether it is cancelled */
 
 /* ---- small ---- */
 
@@ -381,20 +382,51 @@ static int commit(struct change *c, struct back_record *r, bool *ret_unknown, st
 
 /* ---- put ---- */
 
-int back_write(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece, uint64_t at,
-               atomic_bool *cancel, struct err *e)
+/* What takes room on a disk: bytes of a file, or, without, the promise of so many. */
+struct taking {
+    struct hard *hard;
+    struct slice piece;
+    uint64_t at, promised;
+};
+
+static int take(const struct taking *t, struct err *e)
 {
-    uint64_t until_ms = sys_mono_ms() + (bucket ? bucket->p.retry_time : 0);
-    int r = hard_write(h, piece.p, piece.n, at, e);
+    if (t->promised == 0)
+        return hard_write(t->hard, t->piece.p, t->piece.n, t->at, e);
+    int r = hard_reserve(t->hard, t->promised);
+    return r == ERR_NOT_ADMITTED ? -ENOSPC : r;
+}
+
+static int take_waiting(struct back *b, const struct bucket *bucket, const struct taking *t,
+                        atomic_bool *cancel, struct err *e)
+{
+    uint64_t until_ms = sys_mono_ms() + (bucket ? bucket->p.retry_time : 0), bytes = t->piece.n + t->promised;
+    int r = take(t, e);
     if (r != -ENOSPC)
         return r;
     if (!bucket)
-        return back_no_room(b, piece.n, e);
+        return back_no_room(b, bytes, e);
     (void)atomic_fetch_add(&b->hungry, 1);
     while (r == -ENOSPC && !(cancel && atomic_load(cancel)) && back_wait_freed(b, until_ms))
-        r = hard_write(h, piece.p, piece.n, at, e);
+        r = take(t, e);
     (void)atomic_fetch_sub(&b->hungry, 1);
-    return r == -ENOSPC ? back_no_room(b, piece.n, e) : r;
+    return r == -ENOSPC ? back_no_room(b, bytes, e) : r;
+}
+
+int back_write(struct back *b, const struct bucket *bucket, struct hard *h, struct slice piece, uint64_t at,
+               atomic_bool *cancel, struct err *e)
+{
+    const struct taking t = {.hard = h, .piece = piece, .at = at};
+    return take_waiting(b, bucket, &t, cancel, e);
+}
+
+/* Before the first byte of a body that is copied: who waits for room has none then, and several that would
+ * not fit beside each other do not wait for one another. */
+static int wait_for_all(struct back *b, const struct bucket *bucket, struct hard *h, uint64_t size_bytes,
+                        atomic_bool *cancel, struct err *e)
+{
+    const struct taking t = {.hard = h, .promised = ALIGN_UP(size_bytes, FILE_PAGE_BYTES)};
+    return take_waiting(b, bucket, &t, cancel, e);
 }
 
 /* Writes and hashes the body, by two pieces in turn: one is written and hashed while the next one comes. md5
@@ -435,7 +467,8 @@ static int keep_bytes(struct back *b, const struct bucket *bucket, const struct 
     if (r == 0) {
         char *pieces = malloc(2 * HASHED_BYTES);
         assert(pieces);
-        r = write_body(b, bucket, h, body, md5, pieces, cancel, e);
+        r = wait_for_all(b, bucket, h, body->size_bytes, cancel, e);
+        r = r < 0 ? r : write_body(b, bucket, h, body, md5, pieces, cancel, e);
         r = r < 0 ? r : hard_sync(h, e);
         hard_end_writing(h);
         if (md5)

@@ -26,7 +26,8 @@
  *  2. A copy is durable, with its record, before the live file loses its name.
  *
  *  3. Who waits for room is busy with no key: senders, who make the room, are busy with each key for a
- * moment. A reader's copy is made aside, one at a time for each key, and given up as soon as the record is
+ * moment. A reader's copy is made aside, one at a time for each key, takes no room before there is enough for
+ * all of it, so that several do not wait for what each other has, and is given up as soon as the record is
  * another one.
  *
  * Failure modes: without room for a copy the one who needs it fails, and the record stays as it is. The
@@ -71,6 +72,18 @@ static int copy_live(struct back *b, const struct bucket *waiting, struct hard *
     return r;
 }
 
+/* What kept the record from being sent was that it is live: it need not wait for its next try. */
+static void end_waits(struct back *b, struct back_entry *x)
+{
+    LOCK_SCOPE(&b->lock);
+    if (x->waits == 0)
+        return;
+    x->waits = 0;
+    x->retry_ms = 0;
+    back_queue_file_locked(b, x, /* now_ms= */ 0);
+    cond_signal(&b->work);
+}
+
 /* In the place of the live one, whose extent goes unless it is the same. */
 static int put_settled(struct back *b, struct back_entry *x, const struct bucket *bucket,
                        const struct back_record *old, struct back_record *next, struct hard *copy,
@@ -84,6 +97,8 @@ static int put_settled(struct back *b, struct back_entry *x, const struct bucket
         hard_give_back(copy);
     else
         hard_unref(copy);
+    if (r == 0)
+        end_waits(b, x);
     if (r == 0 && !is_same)
         back_free_extent(b, old->location);
     return r;
@@ -325,8 +340,9 @@ void back_end_live(struct back *b, const struct bucket *bucket, struct slice key
     if (back_load(b, bucket->id, key, &value, &rec, NULL) == 0 && rec.is_live) {
         back_record_etag(&rec, now);
         rec.is_live = false;
-        if (slice_eq_str(etag, now)) /* else it is the next one's */
-            (void)back_save(b, x, bucket, &rec, KV_VISIBLE, &unknown, NULL);
+        bool is_own = slice_eq_str(etag, now); /* else it is the next one's */
+        if (is_own && back_save(b, x, bucket, &rec, KV_VISIBLE, &unknown, NULL) == 0)
+            end_waits(b, x);
     }
     back_leave(b, x);
 }

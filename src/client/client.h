@@ -59,6 +59,10 @@ struct client_options {
  * does not run (asked once, without waiting); ERR_UNAUTHENTICATED. Free with client_free, when no call runs
  * any more. */
 int client_new(const struct client_options *o, struct client **ret, struct err *e);
+/* After that, or a call that found no connection: whether it is of no use to try again, because the node has
+ * refused the keys, or what answers there is none. All else, whatever connect(2) or the resolver says, is a
+ * node that is away. */
+bool client_is_refused(int code);
 void client_free(struct client *c); /* NULL accepted; ends the session: uncommitted writes are dropped */
 /* Its end is near: from now on no call is sent again, none waits for a node that is not there, and a reply
  * that does not come in time ends the session. */

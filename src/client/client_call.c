@@ -431,9 +431,9 @@ static void count(struct client *c, uint32_t op, int by)
 
 /* ---- one call ---- */
 
-static bool is_connect_failure_final(int code)
+bool client_is_refused(int code)
 {
-    return code == ERR_UNAUTHENTICATED || code == ERR_PROTOCOL;
+    return code == ERR_UNAUTHENTICATED || code == ERR_PROTOCOL || code == ERR_BAD_OPTION;
 }
 
 /* A long operation that was cut has its time for finding the node again before it, however long it had run;
@@ -450,7 +450,7 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
 {
     int r = acquire(a, op, e);
     if (r < 0) {
-        bool is_final = is_connect_failure_final(r);
+        bool is_final = client_is_refused(r);
         *ret_again = r != -EBADF && !is_final;
         if (r == -EBADF || is_final)
             return err_prefix(e, r, "node at %s", a->c->address);

@@ -7,7 +7,7 @@
  *
  * An upgrade begins with a kill that cannot be taken back; so the process that serves asks for it only when
  * its node answers (unmount.c), and the program that is started has half of the mount's --timeout to
- * serve, or UPGRADE_MIN_MS.
+ * serve, or UPGRADE_MIN_MS, from its last word that it goes on (a table of open files takes its time).
  *
  * A program that the keeper starts gets its seat in the environment: SEAT=KEEPER_PID,KEPT_FD,ADDRESS,FUSE_FD,
  * POST_FD,DIRECTORY, the last of which is where the mount was begun: its arguments may be relative to that,
@@ -47,15 +47,16 @@
 
 #define LOOK_MS         1000 /* how often it is looked at */
 #define LOOK_UPGRADE_MS 100
-#define UPGRADE_MIN_MS  5000 /* which large tables of open files may need */
+#define UPGRADE_MIN_MS  5000
 #define STUCK_LOOKS     2    /* one after the other: an end takes a moment */
+#define END_MS          5000 /* until a process that does not serve yet hears of a signal that ends the mount */
 
 #define SEAT            "FOREBAY_MOUNT_SEAT"
 #define ARGUMENTS_PIECE 4096
 #define ARGUMENTS_MAX   255
 
 /* What the serving process says; never leaves this machine, nor outlives this program. */
-enum word { WORD_READY = 1, WORD_HOLD, WORD_DROP, WORD_UPGRADE };
+enum word { WORD_READY = 1, WORD_HOLD, WORD_DROP, WORD_UPGRADE, WORD_GOES_ON };
 struct message {
     uint32_t word;
     uint32_t slot;
@@ -68,8 +69,9 @@ struct keeper {
     bool is_upgraded;  /* and so are those after it */
     bool is_last_try;  /* of an upgrade */
     bool is_stuck;     /* the one that served, which was killed */
-    uint64_t upgrade_ms,
-        until_ms; /* how long an upgrade may take; when the one that runs is given up, 0: never */
+    /* How long an upgrade may take without a word; when the one that runs is given up, 0: never. */
+    uint64_t upgrade_ms, until_ms;
+    uint64_t end_ms; /* when one that does not serve yet is ended, as the mount is to end; 0: nobody asked */
     char program[PATH_MAX];
     char directory[PATH_MAX]; /* where it was started; empty: unknown */
     char *arguments;          /* as /proc/self/cmdline has them */
@@ -78,12 +80,14 @@ struct keeper {
     size_t n_deaths;
 };
 
-static volatile sig_atomic_t serving_pid, asked_by; /* a signal that shall end the mount; 0: none */
+/* asked_by: a signal that shall end the mount; 0: none. A process that takes over hears of it when it serves,
+ * and publishes what is written; the first one at once. */
+static volatile sig_atomic_t serving_pid, asked_by, hears;
 
 static void pass_on(int sig)
 {
     asked_by = sig;
-    if (serving_pid > 0)
+    if (serving_pid > 0 && hears)
         (void)kill((pid_t)serving_pid, sig);
 }
 
@@ -134,6 +138,17 @@ static void give_up_late(struct keeper *k)
     (void)kill((pid_t)serving_pid, SIGKILL);
 }
 
+/* What is to be published waits in vain for a node that is away. */
+static void end_unready(struct keeper *k)
+{
+    if (!asked_by || hears)
+        return;
+    uint64_t now_ms = sys_mono_ms();
+    k->end_ms = k->end_ms ? k->end_ms : now_ms + END_MS;
+    if (now_ms >= k->end_ms)
+        (void)kill((pid_t)serving_pid, asked_by);
+}
+
 enum heard { HEARD_WORD, HEARD_END, HEARD_STUCK };
 
 /* Waits for a message or the end, which nobody tells when a child of the process has its end of the line. */
@@ -141,7 +156,7 @@ static enum heard wait_for_word(struct keeper *k, int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     for (unsigned seen = 0; seen < STUCK_LOOKS;) {
-        int r = poll(&p, 1, k->until_ms ? LOOK_UPGRADE_MS : LOOK_MS);
+        int r = poll(&p, 1, k->until_ms || (asked_by && !hears) ? LOOK_UPGRADE_MS : LOOK_MS);
         if (r > 0)
             return HEARD_WORD;
         if (r < 0) /* a signal */
@@ -149,6 +164,7 @@ static enum heard wait_for_word(struct keeper *k, int fd)
         if (has_ended((pid_t)serving_pid))
             return HEARD_END;
         give_up_late(k);
+        end_unready(k);
         seen = k->fuse_fd >= 0 && !is_over(k->fuse_fd) && stuck_is((pid_t)serving_pid) ? seen + 1 : 0;
     }
     return HEARD_STUCK;
@@ -172,6 +188,8 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
         } else if (x.word == WORD_UPGRADE) {
             k->must_upgrade = true;
             (void)kill((pid_t)serving_pid, SIGKILL);
+        } else if (x.word == WORD_GOES_ON) {
+            k->until_ms = k->until_ms ? sys_mono_ms() + k->upgrade_ms : 0;
         } else if (x.word == WORD_READY) {
             was_ready = true;
             k->until_ms = 0;
@@ -179,6 +197,7 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
                 k->fuse_fd = TAKE_FD(came);
             if (on_ready)
                 on_ready(arg);
+            hears = 1;
             if (asked_by) /* it came when nobody served */
                 (void)kill((pid_t)serving_pid, asked_by);
         }
@@ -190,6 +209,11 @@ static bool listen_until_the_end(struct keeper *k, int fd, void (*on_ready)(void
 static int wait_for_end(struct keeper *k, pid_t pid)
 {
     int status = SIGKILL; /* what a stuck one ends by */
+    /* It may have closed its end of the line, and do nothing. */
+    while (!k->is_stuck && k->until_ms && !has_ended(pid)) {
+        (void)poll(NULL, 0, LOOK_UPGRADE_MS);
+        give_up_late(k);
+    }
     while (!k->is_stuck && waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     while (waitpid(-1, NULL, WNOHANG) > 0) /* that were stuck before */
@@ -358,6 +382,29 @@ __attribute__((noreturn)) static void leave(struct keeper *k, int status)
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
+/* Who takes over is waited for where the machine has no room for one more process: what is open only waits.
+ */
+static pid_t start_process(const struct keeper *k, bool is_first, int ret_fds[2])
+{
+    for (bool is_told = false;; is_told = true) {
+        int fds[2] = {-1, -1};
+        pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0 ? -1 : fork();
+        int error = errno;
+        if (pid >= 0) {
+            memcpy(ret_fds, fds, sizeof(fds));
+            return pid;
+        }
+        macro_close(&fds[0]);
+        macro_close(&fds[1]);
+        errno = error;
+        if (is_first || asked_by || is_over(k->fuse_fd))
+            return -1;
+        if (!is_told)
+            log_error("mount", "nobody can take over so far: fork: %s", err_text(-error));
+        (void)poll(NULL, 0, PAUSE_MS);
+    }
+}
+
 int keeper_fork(uint64_t timeout_ms, void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
                 struct err *e)
 {
@@ -373,7 +420,8 @@ int keeper_fork(uint64_t timeout_ms, void (*on_ready)(void *arg), void *arg, str
     kept_facts(k.kept)->keeper_pid = keeper_pid;
     for (bool is_first = true;; is_first = false) {
         int fds[2];
-        pid_t pid = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0 ? -1 : fork();
+        hears = is_first;
+        pid_t pid = start_process(&k, is_first, fds);
         if (pid < 0 && is_first)
             return err_errno(e, -errno, "fork");
         if (pid < 0) {
@@ -415,6 +463,13 @@ void keeper_tell_ready(const struct keeper_seat *seat, int fuse_fd)
     int r = tell(seat, WORD_READY, 0, fuse_fd);
     if (r < 0)
         log_warn("mount", "the keeper of the mount does not hear: %s", err_text(r));
+}
+
+void keeper_tell_going_on(const struct keeper_seat *seat)
+{
+    int r = tell(seat, WORD_GOES_ON, 0, -1);
+    if (r < 0)
+        log_debug("mount", "the keeper of the mount does not hear: %s", err_text(r));
 }
 
 int keeper_hold(const struct keeper_seat *seat, uint32_t slot, int fd)

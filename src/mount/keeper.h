@@ -25,7 +25,7 @@ struct keeper_seat {
  * SIGINT to the keeper end the mount; the keeper's own end, whatever its cause, ends it too. `on_ready` (may
  * be NULL) is called in the keeper when the first process serves. In a program that a keeper has started:
  * returns at once, with the seat that it was given. timeout_ms: of the mount; a program that is started for
- * an upgrade serves after half of that (5 s at least), or is ended.
+ * an upgrade serves after half of that (5 s at least), or says that it goes on, or is ended.
  */
 int keeper_fork(uint64_t timeout_ms, void (*on_ready)(void *arg), void *arg, struct keeper_seat *ret,
                 struct err *e);
@@ -40,6 +40,8 @@ char *keeper_started_in(void);
 
 /* From the serving process: it serves. fuse_fd: what a successor takes over; -1: nobody can. */
 void keeper_tell_ready(const struct keeper_seat *seat, int fuse_fd);
+/* From a process that takes over and has still much to do before it serves: it is not to be given up. */
+void keeper_tell_going_on(const struct keeper_seat *seat);
 
 /* From the serving process: a successor gets this descriptor, too, until it is dropped. A slot is in use for
  * one descriptor at a time. */

@@ -181,32 +181,13 @@ int mount_probe_node(const struct mount *m, struct err *e)
     return r;
 }
 
-/* The node does not run, or not yet. */
-static bool is_away(int code)
-{
-    switch (code) {
-    case -ENOENT:
-    case -EACCES: /* nobody has opened the way to its new socket */
-    case -ECONNREFUSED:
-    case -ECONNRESET:
-    case -EPIPE:
-    case -EAGAIN:
-    case -ETIMEDOUT:
-    case -EHOSTDOWN:
-    case ERR_CLOSED:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* For a process that takes over: what is open outlives a node that is away, however long; what was written
  * and not published exists nowhere else. -ENODEV: the mount is gone. */
 static int connect_again(struct mount *m, struct err *e)
 {
     struct pollfd p = {.fd = m->seat.fuse_fd}; /* asked for nothing, it tells only of its end */
     int r;
-    for (bool is_first = true; is_away(r = connect_node(m, e)); is_first = false) {
+    for (bool is_first = true; (r = connect_node(m, e)) < 0 && !client_is_refused(r); is_first = false) {
         if (is_first)
             log_warn("mount", "%s: taking over when the node answers", e->text);
         if (poll(&p, 1, AWAY_MS) > 0)

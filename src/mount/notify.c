@@ -371,11 +371,15 @@ static void *notifier_main(void *arg)
         probe(m);
         if (is_found)
             raise_read_ahead(at.major, at.minor);
-        report(m);
+        if (!mount_takes_over(m))
+            report(m);
         if (m->options->passthrough == MOUNT_PASSTHROUGH_ON && !atomic_load(&m->is_passthrough))
             give_up(m);
         else
             begin_service(n);
+        /* Not before: the node may be away by now, and a keeper gives up who does not serve in time. */
+        if (mount_takes_over(m))
+            report(m);
         if (mount_takes_over(m) && m->kind->resumed)
             m->kind->resumed(m);
     }

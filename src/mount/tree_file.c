@@ -45,6 +45,8 @@
 #define HANDLE_MAGIC 0x7468616eu
 #define SHUT_MAGIC   0x74687368u /* of a handle whose RELEASE is not answered yet */
 
+#define TOLD_EVERY 64 /* files that a process which takes over has opened again */
+
 #define FILE_BYTES holdings_chunk(sizeof(struct tree_file))
 
 static_assert(sizeof(struct tree_handle) <= KEPT_CELL_BYTES, "fits into a cell");
@@ -732,9 +734,12 @@ void tree_files_resume(struct mount *m)
 
 void tree_files_reopen(struct mount *m)
 {
+    unsigned n = 0;
     for (struct tree_handle *h = m->tree->handles; h; h = h->next) { /* no other thread opens or closes */
         struct tree_file *f = h->file;
         struct err e = {0};
+        if (++n % TOLD_EVERY == 0)
+            keeper_tell_going_on(&m->seat);
         LOCK_SCOPE(&f->lock); /* held over calls to the node, as by opens */
         bool is_held = h->is_writable ? f->writing.is_held : f->writing.is_held || f->reading.is_held;
         int r = is_held ? 0 : ask(m, f, h->is_writable ? WIRE_WRITE : 0, &e);

@@ -6,7 +6,9 @@
  * Appending happens at the file's own end (RWF_APPEND), whatever the kernel believes it to be, so that
  * several mounts may append to one file. Pages that the kernel writes back have their place and go there. An
  * append that comes again, because the process that made it was killed, is made once: the open file's cell
- * says where the file ended before (the kernel lets one program at a time append to a file of a mount).
+ * says where the file ended before (the kernel lets one program at a time append to a file of a mount). One
+ * that another mount makes in between, within microseconds, has it looked for in the wrong place, and made
+ * twice.
  */
 #include "mount/tree.h"
 

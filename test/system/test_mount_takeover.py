@@ -357,6 +357,38 @@ def test_the_successor_ends_as_its_predecessor_would(mount, how):
     one.process = None
 
 
+def test_a_broken_way_to_the_node_is_waited_for(node, mount, work):
+    """The node's socket cannot be reached, by an error that is none of a node which does not run: who takes over waits for it as well,
+    and programs with it. (Seen to fail where connect_again, mount/mount.c, knew some errors only: six of them ended the mount.)"""
+    way, run = work / harness.random_name("way"), os.path.split(node.socket_path)
+    way.symlink_to(run[0])
+    one = mount(socket=str(way / run[1]))
+    (one.path / "f").write_bytes(b"before")
+    with open(one.path / "f", "rb", buffering=0) as f:
+        way.unlink()
+        way.symlink_to(way.name)  # ELOOP
+        os.kill(one.serving(), signal.SIGKILL)
+        time.sleep(5)  # longer than six tries take
+        assert "taking over when the node answers" in one.log() and one.process.poll() is None, one.log_tail()
+        way.unlink()
+        way.symlink_to(run[0])
+        assert f.read() == b"before"
+
+
+@need_strace
+def test_a_machine_without_room_for_a_process_is_waited_for(mount):
+    """No process can be made for a while when one is to take over: it is tried again, and programs wait. (Seen to fail without
+    start_process, keeper.c: the mount was dead.)"""
+    one = mount()
+    (one.path / "f").write_bytes(b"before")
+    with open(one.path / "f", "rb", buffering=0) as f:
+        calls = "clone,clone3,fork,vfork"
+        with traced(one.process.pid, "-e", f"trace={calls}", "-e", f"inject={calls}:error=EAGAIN:when=1..5"):
+            kill_serving(one)
+            assert f.read() == b"before"
+    assert "nobody can take over so far" in one.log()
+
+
 def test_who_kills_the_keeper_ends_the_mount(mount):
     """The process that was started stands for the mount: kill -9 of it leaves a dead mount, and the process that served ends."""
     one = mount()

@@ -110,7 +110,7 @@ def test_a_program_that_cannot_take_over_does_no_harm(one, program, body):
 def test_a_program_that_did_not_take_over_is_started_once_more(one, program):
     """What was in its way the first time may be gone the second: then it takes over all the same. (Seen to be given up without
     tries_once_more in keeper.c.)"""
-    flag = program.with_name("was-started")
+    flag = one.path.with_name("was-started")
     install(program, lambda path: path.write_text(f"#!/bin/sh\n[ -e {flag} ] && exec {one.node.binary} \"$@\"\n>{flag}; exit 3\n"))
     upgrade(one)
     assert "it is started once more" in one.log()

@@ -338,10 +338,11 @@ def test_a_removal_waits_for_the_bucket(away):
     down(shaper, match="DELETE")
     s3.delete_object(Bucket=name, Key="k")
     wait_until(lambda: status(node, name)["failing"] == 1, what="the failure")
+    down(shaper)  # else it may look between the two: the object gone, and the bucket there
     truth.delete_object(Bucket=name, Key="k")
     truth.delete_bucket(Bucket=name)
     shaper.reset()
-    wait_until(lambda: "bucket is not there" in status(node, name)["error"], what="the other failure")
+    wait_until(lambda: "bucket is not there" in status(node, name)["error"], what=lambda: f"the other failure: {status(node, name)}")
     truth.create_bucket(Bucket=name)
     truth.put_object(Bucket=name, Key="k", Body=b"here")
     flushed(node, name)

@@ -120,13 +120,13 @@ def test_locks_are_still_held(mount):
 
 
 @contextlib.contextmanager
-def traced(pid, *options):
-    """strace of a process and all of its threads, for what it does to them (-e inject=)."""
+def traced(pid, *options, follow=True):
+    """strace of a process and all of its threads, for what it does to them (-e inject=). follow: and of those that it begins."""
     def is_traced():
         states = [(task / "status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
         return not any("TracerPid:\t0\n" in state for state in states)
 
-    tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", os.devnull, "-p", str(pid), *options])
+    tracer = subprocess.Popen(["strace", *(["-f"] if follow else []), "-qq", "-o", os.devnull, "-p", str(pid), *options])
     try:
         harness.wait_until(is_traced, what="traced", step=0.01)
         yield
@@ -383,7 +383,7 @@ def test_a_machine_without_room_for_a_process_is_waited_for(mount):
     (one.path / "f").write_bytes(b"before")
     with open(one.path / "f", "rb", buffering=0) as f:
         calls = "clone,clone3,fork,vfork"
-        with traced(one.process.pid, "-e", f"trace={calls}", "-e", f"inject={calls}:error=EAGAIN:when=1..5"):
+        with traced(one.process.pid, "-e", f"trace={calls}", "-e", f"inject={calls}:error=EAGAIN:when=1..5", follow=False):
             kill_serving(one)
             assert f.read() == b"before"
     assert "nobody can take over so far" in one.log()

@@ -18,7 +18,7 @@
 
 #include <stdatomic.h>
 
-#define KEPT_LAYOUT     6
+#define KEPT_LAYOUT     7
 #define KEPT_CELL_BYTES 112
 #define KEPT_CELLS_MAX  (1u << 20) /* what is open, directories and locks of a mount */
 #define KEPT_INIT_BYTES 256        /* of the kernel's first request */

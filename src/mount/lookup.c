@@ -30,7 +30,7 @@ static struct node *find_known(struct mount *m, struct node *parent, struct slic
     lock_take(node_table_lock(m->nodes));
     bool is_known = n->staging || (!n->wants_renewal && warm_is_valid_locked(m->warm, n));
     if (is_known)
-        n->lookups++;
+        node_looked_up_locked(n);
     lock_drop(node_table_lock(m->nodes));
     if (is_known)
         return n;

@@ -165,6 +165,7 @@ static void keep_again(struct node_table *t, struct node *n)
                                 .size_bytes = n->size_bytes,
                                 .mtime_ns = n->mtime_ns,
                                 .moved_by = n->moved_by,
+                                .lookups = n->lookups,
                                 .name = name_of(n),
                                 .etag = slice_of(n->etag, n->etag_n),
                                 .is_dir = n->is_dir,
@@ -198,6 +199,20 @@ void node_unkeep_locked(struct node_table *t, struct node *n)
     assert(n->n_keepers > 0);
     if (--n->n_keepers == 0 && n->kept)
         node_kept_free(t->kept, TAKE_PTR(n->kept));
+}
+
+/* What is kept has it before the kernel is answered: who takes over may believe that the kernel holds more
+ * than it does, and then keeps a node for nothing. Believing less would free one that is in use. */
+static void set_lookups(struct node *n, uint64_t lookups)
+{
+    n->lookups = lookups;
+    if (n->kept)
+        n->kept->lookups = lookups;
+}
+
+void node_looked_up_locked(struct node *n)
+{
+    set_lookups(n, n->lookups + 1);
 }
 
 /* ---- life ---- */
@@ -408,7 +423,7 @@ void node_forget(struct node_table *t, uint64_t id, uint64_t n_lookups)
     struct node *n = find_id(t, id);
     if (!n || n == t->root)
         return;
-    n->lookups -= MIN(n->lookups, n_lookups);
+    set_lookups(n, n->lookups - MIN(n->lookups, n_lookups));
     release_locked(t, n);
 }
 
@@ -474,7 +489,7 @@ struct node *node_look_up(struct node_table *t, struct node *parent, struct slic
     else if (n->is_dir || (a->has_owner && !n->staging))
         set_attr_locked(t, n, a);
     n->is_told_absent = false;
-    n->lookups++;
+    node_looked_up_locked(n);
     n->refs++;
     lru_touch(t, n);
     keep_recent_locked(t, n);
@@ -681,7 +696,7 @@ static void resume_node(struct node_table *t, struct node_kept *c)
     n->mode = c->mode;
     n->uid = c->uid;
     n->gid = c->gid;
-    n->lookups = 1; /* FORGET gives back as many as the kernel has, and is believed */
+    n->lookups = MAX(c->lookups, (uint64_t)1);
     n->kept = c;
     n->n_keepers = n->is_dir || t->keeps_all;
     count_again(n);

@@ -114,6 +114,8 @@ struct node *node_find(struct node_table *t, struct node *parent, struct slice n
  */
 struct node *node_look_up(struct node_table *t, struct node *parent, struct slice name,
                           const struct node_attr *a);
+/* Of a node that was found otherwise: counts one lookup for the kernel. */
+void node_looked_up_locked(struct node *n);
 /* The kernel gives back n lookups. */
 void node_forget(struct node_table *t, uint64_t id, uint64_t n);
 

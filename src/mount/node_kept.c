@@ -119,6 +119,7 @@ struct node_kept *node_kept_new(struct kept *k, const struct node_kept_facts *x,
     c->size_bytes = x->size_bytes;
     c->mtime_ns = x->mtime_ns;
     c->moved_by = x->moved_by;
+    c->lookups = x->lookups;
     c->serial = atomic_fetch_add(&kept_facts(k)->node_serial, 1);
     c->is_dir = x->is_dir;
     c->is_attached = x->is_attached;

@@ -1,7 +1,7 @@
 /*
  * What a process that takes over (keeper.h) has to know of a node: cells of kept memory (kept.h). A cell is
- * never changed but for its flags: what is known now is put into another one, and the former is given back,
- * so that a process may be killed between any two instructions.
+ * never changed but for its flags and its lookups: what is known now is put into another one, and the former
+ * is given back, so that a process may be killed between any two instructions.
  *
  * Kept are directories, files that are open or believed in by the kernel for long, and, where the kernel
  * opens files without asking, all files. Everything else the kernel looks up again.
@@ -13,7 +13,7 @@
 #include "base/slice.h"
 #include "mount/kept.h"
 
-#define NODE_KEPT_TEXT_BYTES 24
+#define NODE_KEPT_TEXT_BYTES 16
 
 struct node_kept {
     uint32_t magic; /* set last */
@@ -22,14 +22,15 @@ struct node_kept {
     uint64_t size_bytes, mtime_ns;
     uint64_t serial; /* of two cells of one node, the higher one is true */
     uint64_t moved_by;
-    struct node_kept_text *more;     /* what does not fit into: */
+    uint64_t lookups;            /* held by the kernel; more by what a kill took the answer or a FORGET of */
+    struct node_kept_text *more; /* what does not fit into: */
     char text[NODE_KEPT_TEXT_BYTES]; /* the name, then the ETag */
     uint32_t mode, uid, gid;         /* has_owner */
     bool is_dir, is_attached, is_unlinked, has_owner;
 };
 
 struct node_kept_facts {
-    uint64_t id, parent_id, ino, size_bytes, mtime_ns, moved_by;
+    uint64_t id, parent_id, ino, size_bytes, mtime_ns, moved_by, lookups;
     struct slice name, etag;
     uint32_t mode, uid, gid; /* has_owner */
     bool is_dir, is_attached, is_unlinked, has_owner;

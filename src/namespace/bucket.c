@@ -745,11 +745,7 @@ static int record_commit(struct bucket_table *t, struct kv_txn *txn, struct buck
         return err_set(e, r, "bucket '%s': settings are too long", b->name);
     kv_txn_check(txn, buf_view(&key), b->version);
     kv_txn_put(txn, buf_view(&key), buf_view(&value));
-    r = kv_txn_commit(txn, KV_DURABLE, e);
-    if (r < 0)
-        return r;
-    _cleanup_buf_ struct buf again = BUF_INIT(BUCKET_RECORD_MAX);
-    return kv_get(t->kv, buf_view(&key), &again, &b->version, e);
+    return kv_txn_commit_version(txn, KV_DURABLE, &b->version, e);
 }
 
 /* The last number given out, 0 before the first, and the version of its record. */

@@ -124,6 +124,22 @@ def test_interrupted(base, need_fuse, stage, number, status):
     assert left_behind(base) == []
 
 
+def test_interrupted_right_behind_a_start(base, need_fuse, tmp_path):
+    """Ctrl-C when a program has been started in the background, and before the script has looked at it: it ends, too, and
+    writes nothing into the directory that is being removed."""
+    slowly = tmp_path / "slowly"
+    slowly.write_text("set -T\ntrap 'case $BASH_COMMAND in wait* | child=*) sleep 2 ;; esac' DEBUG\n")
+    demo = start(base, BASH_ENV=str(slowly), **SMALL)
+    lines = iter(demo.stderr.readline, "")
+    assert any("making" in line for line in lines)
+    harness.wait_until(lambda: any("dataset.py make" in line for line in left_behind(base)), 60, "the program that makes files")
+    os.killpg(demo.pid, signal.SIGINT)
+    assert demo.wait(200) == 130, "".join(lines)
+    demo.stdout.close()
+    demo.stderr.close()
+    assert left_behind(base) == []
+
+
 def test_no_room(work):
     """A disk without room: one line that names the directory and what is needed, exit 1, nothing made."""
     small = tempfile.mkdtemp(prefix="small-", dir="/dev/shm")

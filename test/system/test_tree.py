@@ -1,6 +1,7 @@
 """The source tree itself: what lint looks for it finds, the short names are those of the scripts, and the tests that a
 run collects are those that were asked for."""
 
+import json
 import os
 import re
 import shutil
@@ -185,6 +186,24 @@ def test_each_failed_unit_test_counts_once(tmp_path):
     function = re.search(r"(?ms)^count_unit\(\).*?^}$", (ROOT / "scripts/test").read_text()).group()
     done = run("bash", "-c", f"passed=0 failed=0\n{function}\ncount_unit {log}\necho $passed passed, $failed failed")
     assert (done.stdout, done.stderr) == ("1 passed, 2 failed\n", "")
+
+
+def test_a_failed_unit_program_is_told_at_the_end(tmp_path):
+    """With its result and the end of its output, which stands far above what continuous integration shows of a log; scripts/test
+    prints it right before the counts."""
+    log = tmp_path / "testlog.json"
+    ends = {"duration": 3.2, "returncode": 1}
+    log.write_text("\n".join(json.dumps(x) for x in [
+        {"name": "base / good", "result": "OK", "stdout": "[       OK ] test_a\n", **ends},
+        {"name": "base / bad", "result": "FAIL", "stdout": "begin\n" * 40 + "[  FAILED  ] test_b\n", "stderr": "0 != 1\n", **ends},
+        {"name": "base / slow", "result": "TIMEOUT", "stdout": "[ RUN      ] test_c\n", **ends}]) + "\n")
+    done = run(sys.executable, ROOT / "scripts/failed-units", log)
+    told = done.stdout.splitlines()
+    assert told[0] == "== base / bad: FAIL, status 1, after 3 s"
+    assert told[-4:] == ["[  FAILED  ] test_b", "0 != 1", "== base / slow: TIMEOUT, status 1, after 3 s", "[ RUN      ] test_c"]
+    assert 20 < len(told) < 40 and not done.stderr
+    script = (ROOT / "scripts/test").read_text()
+    assert script.index('scripts/failed-units "$dir/meson-logs/testlog.json" >>"$failures"') < script.index('cat "$failures"') < script.index("$passed passed, $failed failed")
 
 
 def test_what_shares_a_node_runs_on_one_worker(tmp_path):

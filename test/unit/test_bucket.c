@@ -1,4 +1,5 @@
 /* layer: namespace */
+#include "kv/kv_internal.h"
 #include "namespace/bucket.h"
 #include "namespace/seal.h"
 
@@ -140,6 +141,45 @@ static void test_change_touches_only_what_is_named(void **state)
     assert_int_equal(b->id, old->id);
     bucket_unref(b);
     bucket_unref(old);
+}
+
+static const struct kv_engine *inner; /* of the control store below */
+static bool was_committed;
+
+static int commit_and_tell(struct kv *kv, const struct kv_txn *t, enum kv_commit kind, uint64_t *ret_version,
+                           struct err *e)
+{
+    was_committed = true;
+    return inner->commit(kv, t, kind, ret_version, e);
+}
+
+static int read_until_committed(struct kv *kv, struct slice key, struct buf *ret_value, uint64_t *ret_version,
+                                struct err *e)
+{
+    return was_committed ? err_set(e, -EIO, "the disk") : inner->get(kv, key, ret_value, ret_version, e);
+}
+
+/* A change that was made is told as made, also when nothing can be read behind it; the next one finds it
+ * there. */
+static void test_a_change_is_made_when_it_is_committed(void **state)
+{
+    struct fixture *f = *state;
+    struct kv_engine engine = *f->kv->engine;
+    struct bucket *b = NULL;
+    inner = f->kv->engine;
+    engine.commit = commit_and_tell;
+    engine.get = read_until_committed;
+    f->kv->engine = &engine;
+    create(f, "data", "origin=file:///a\nvalidate=never\n");
+    was_committed = false;
+    int r = bucket_change(f->table, SLICE_LIT("data"), SLICE_LIT("validate=always\n"), &b, NULL);
+    was_committed = false;
+    f->kv->engine = inner;
+    assert_int_equal(r, 0);
+    bucket_unref(b);
+    assert_int_equal(bucket_change(f->table, SLICE_LIT("data"), SLICE_LIT("readahead=1MiB\n"), &b, NULL), 0);
+    assert_int_equal(b->validate, BUCKET_VALIDATE_ALWAYS);
+    bucket_unref(b);
 }
 
 /* An origin of another kind begins without the address, the account and the keys of the former one, which
@@ -519,6 +559,7 @@ int main(void)
         TEST(test_long_settings_can_be_changed),
         TEST(test_second_bucket_of_a_name_is_refused),
         TEST(test_change_touches_only_what_is_named),
+        TEST(test_a_change_is_made_when_it_is_committed),
         TEST(test_another_kind_of_origin_begins_anew),
         TEST(test_change_of_what_was_is_refused),
         TEST(test_bad_names_and_settings_are_named),

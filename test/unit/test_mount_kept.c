@@ -147,7 +147,7 @@ static void test_numbers_of_changes(void **state)
 static void test_layout(void **state)
 {
     (void)state;
-    assert_int_equal(KEPT_LAYOUT, 6);
+    assert_int_equal(KEPT_LAYOUT, 7);
     assert_int_equal(sizeof(struct kept_facts), 4432);
     assert_int_equal(sizeof(struct kept_told), 73728);
     assert_int_equal(sizeof(struct handle), 72);

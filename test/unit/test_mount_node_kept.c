@@ -203,6 +203,40 @@ static void test_what_was_looked_up_last_is_known(void **state)
     node_unref(t, root);
 }
 
+/* A directory "d" that the kernel looked up three times, the last time as one that was found already, and
+ * gave back once. */
+static void look_up_and_forget(struct kept *k)
+{
+    kept_begin(k);
+    struct node_table *t = node_table_new(k, /* keeps_all= */ false);
+    struct node *root = node_get(t, NODE_ROOT_ID), *d = look(t, root, "d", NULL);
+    (void)look(t, root, "d", NULL);
+    node_looked_up_locked(d);
+    node_forget(t, d->id, 1);
+}
+
+/* The kernel gives back what it was told before the kill while it is told of the directory anew: who does not
+ * know how much that was frees a directory in which the kernel goes on looking up names. */
+static void test_what_the_kernel_holds_is_known(void **state)
+{
+    struct kept *k = *state;
+    kept_memory_in_child(k, look_up_and_forget);
+    size_t n_files;
+    _cleanup_(node_table_freep) struct node_table *t = take_over(k, /* keeps_all= */ false, &n_files);
+    struct node *root = node_get(t, NODE_ROOT_ID), *d = look(t, root, "d", NULL);
+    uint64_t id = d->id;
+    node_unref(t, d);
+    assert_int_equal(id, 2);
+    node_forget(t, id, 2); /* which the kernel sent before it looked up "d", and which comes late */
+    d = node_get(t, id);
+    assert_non_null(d);
+    assert_int_equal(d->lookups, 1);
+    node_unref(t, d);
+    node_forget(t, id, 1);
+    assert_null(node_get(t, id));
+    node_unref(t, root);
+}
+
 static void look_up_two_versions(struct kept *k)
 {
     kept_begin(k);
@@ -371,6 +405,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_directories_leave_room, kept_memory_setup, kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_another_process_knows_them, kept_memory_setup,
+                                        kept_memory_teardown),
+        cmocka_unit_test_setup_teardown(test_what_the_kernel_holds_is_known, kept_memory_setup,
                                         kept_memory_teardown),
         cmocka_unit_test_setup_teardown(test_what_was_looked_up_last_is_known, kept_memory_setup,
                                         kept_memory_teardown),

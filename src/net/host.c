@@ -12,7 +12,6 @@
 #include "base/sys.h"
 #include "base/thread.h"
 
-#include <arpa/inet.h>
 #include <inttypes.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -23,12 +22,21 @@
 struct asking {
     _Atomic uint32_t refs;
     char *name;
+    uint16_t port;
     struct lock lock; /* covers what follows */
     struct cond done_there;
     bool done;
     int failure; /* of getaddrinfo */
-    char address[HOST_ADDRESS_MAX];
+    struct addrinfo *found;
 };
+
+static int ask(const char *name, uint16_t port, int flags, struct addrinfo **ret)
+{
+    char service[8];
+    (void)snprintf(service, sizeof(service), "%u", port);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags};
+    return getaddrinfo(name, service, &hints, ret);
+}
 
 static void asking_unref(struct asking *x)
 {
@@ -36,6 +44,8 @@ static void asking_unref(struct asking *x)
         return;
     cond_fini(&x->done_there);
     lock_fini(&x->lock);
+    if (x->found)
+        freeaddrinfo(x->found);
     free(x->name);
     free(x);
 }
@@ -44,14 +54,9 @@ static void *ask_main(void *arg)
 {
     struct asking *x = arg;
     struct addrinfo *found = NULL;
-    char address[HOST_ADDRESS_MAX] = "";
-    int g = getaddrinfo(x->name, NULL, NULL, &found);
-    if (g == 0)
-        g = getnameinfo(found->ai_addr, found->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST);
-    if (found)
-        freeaddrinfo(found);
+    int g = ask(x->name, x->port, /* flags= */ 0, &found);
     lock_take(&x->lock);
-    memcpy(x->address, address, sizeof(address));
+    x->found = found;
     x->failure = g;
     x->done = true;
     cond_broadcast(&x->done_there);
@@ -61,12 +66,13 @@ static void *ask_main(void *arg)
 }
 
 /* Two have it: the caller and the thread. NULL: there is no thread. */
-static struct asking *begin(const char *name)
+static struct asking *begin(const char *name, uint16_t port)
 {
     struct asking *x = calloc(1, sizeof(*x));
     assert(x);
     atomic_init(&x->refs, 2);
     x->name = slice_dup(slice_str(name));
+    x->port = port;
     lock_init(&x->lock, LOCK_LEAF);
     cond_init(&x->done_there);
     if (thread_start(/* ret= */ NULL, STACK_BYTES, ask_main, x) == 0)
@@ -77,7 +83,7 @@ static struct asking *begin(const char *name)
 }
 
 static int wait_answer(struct asking *x, uint64_t timeout_ms, const atomic_bool *cancel,
-                       char ret[HOST_ADDRESS_MAX], struct err *e)
+                       struct addrinfo **ret, struct err *e)
 {
     uint64_t began_ms = sys_mono_ms();
     LOCK_SCOPE(&x->lock);
@@ -92,22 +98,38 @@ static int wait_answer(struct asking *x, uint64_t timeout_ms, const atomic_bool 
     }
     if (x->failure != 0)
         return err_set(e, -EADDRNOTAVAIL, "%s: %s", x->name, gai_strerror(x->failure));
-    memcpy(ret, x->address, sizeof(x->address));
+    *ret = TAKE_PTR(x->found);
     return 0;
 }
 
-int host_address(const char *name, uint64_t timeout_ms, const atomic_bool *cancel, char ret[HOST_ADDRESS_MAX],
-                 struct err *e)
+int host_addresses(const char *name, uint16_t port, uint64_t timeout_ms, const atomic_bool *cancel,
+                   struct addrinfo **ret, struct err *e)
 {
-    struct in6_addr number;
-    if (inet_pton(AF_INET, name, &number) == 1 || inet_pton(AF_INET6, name, &number) == 1) {
-        (void)snprintf(ret, HOST_ADDRESS_MAX, "%s", name);
+    int g = ask(name, port, AI_NUMERICHOST, ret);
+    if (g == 0)
         return 0;
-    }
-    struct asking *x = begin(name);
+    if (!name)
+        return err_set(e, -EADDRNOTAVAIL, "the loopback: %s", gai_strerror(g));
+    struct asking *x = begin(name, port);
     if (!x)
         return err_set(e, -EAGAIN, "%s: no thread to ask for its address", name);
     int r = wait_answer(x, timeout_ms, cancel, ret, e);
     asking_unref(x);
     return r;
+}
+
+int host_address(const char *name, uint64_t timeout_ms, const atomic_bool *cancel, char ret[HOST_ADDRESS_MAX],
+                 struct err *e)
+{
+    struct addrinfo *found = NULL;
+    char address[HOST_ADDRESS_MAX] = "";
+    int r = host_addresses(name, /* port= */ 0, timeout_ms, cancel, &found, e);
+    if (r < 0)
+        return r;
+    int g = getnameinfo(found->ai_addr, found->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST);
+    freeaddrinfo(found);
+    if (g != 0)
+        return err_set(e, -EADDRNOTAVAIL, "%s: %s", name, gai_strerror(g));
+    memcpy(ret, address, sizeof(address));
+    return 0;
 }

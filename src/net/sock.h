@@ -15,6 +15,7 @@
 int sock_listen_tcp(const char *hostport, int backlog, int *ret_fd, char ret_address[128], struct err *e);
 /* Makes the directory 0700 when missing, replaces a stale socket file that nobody listens on. */
 int sock_listen_unix(const char *path, int backlog, int *ret_fd, struct err *e);
+/* The time is for the name's addresses, too; 0 ms: waits for ever. -ETIMEDOUT, -EADDRNOTAVAIL. */
 int sock_connect_tcp(const char *hostport, uint64_t timeout_ms, int *ret_fd, struct err *e);
 int sock_connect_unix(const char *path, int *ret_fd, struct err *e);
 /* -ETIMEDOUT when the listener's queue stays full; 0 ms: waits for ever. */

@@ -6,13 +6,15 @@
  *  2. A socket file is removed only after a connect to it was refused: a live listener is never cut off from
  * its clients. Its directory is 0700, so that only root and the owner reach it.
  *
- * Failure modes: name resolution gives -EADDRNOTAVAIL with the resolver's words; a taken port gives
- * -EADDRINUSE and names the address.
+ * Failure modes: name resolution gives -EADDRNOTAVAIL with the resolver's words, and -ETIMEDOUT where the
+ * name servers say nothing for as long as a connection may take; a taken port gives -EADDRINUSE and names the
+ * address.
  */
 #include "net/sock.h"
 
 #include "base/config.h"
 #include "base/sys.h"
+#include "net/host.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -28,7 +30,8 @@ static inline void free_addresses(struct addrinfo **a)
         freeaddrinfo(*a);
 }
 
-static int resolve(const char *hostport, bool passive, struct addrinfo **ret, struct err *e)
+/* What a listener binds. */
+static int resolve(const char *hostport, struct addrinfo **ret, struct err *e)
 {
     _cleanup_free_ char *host = NULL;
     uint16_t port;
@@ -37,8 +40,7 @@ static int resolve(const char *hostport, bool passive, struct addrinfo **ret, st
         return k;
     char service[8];
     snprintf(service, sizeof(service), "%u", port);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0)};
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE};
     int g = getaddrinfo(host && host[0] ? host : NULL, service, &hints, ret);
     if (g != 0)
         return err_set(e, -EADDRNOTAVAIL, "%s: %s", hostport, gai_strerror(g));
@@ -84,7 +86,7 @@ int sock_listen_tcp(const char *hostport, int backlog, int *ret_fd, char ret_add
 {
     assert(hostport != NULL && ret_fd != NULL);
     struct addrinfo *_cleanup_(free_addresses) list = NULL;
-    int k = resolve(hostport, /* passive= */ true, &list, e);
+    int k = resolve(hostport, &list, e);
     if (k < 0)
         return k;
     int error = EADDRNOTAVAIL;
@@ -145,11 +147,16 @@ int sock_connect_tcp(const char *hostport, uint64_t timeout_ms, int *ret_fd, str
 {
     assert(hostport != NULL && ret_fd != NULL);
     struct addrinfo *_cleanup_(free_addresses) list = NULL;
-    int k = resolve(hostport, /* passive= */ false, &list, e);
+    _cleanup_free_ char *host = NULL;
+    uint16_t port;
+    uint64_t end_ms = sys_mono_ms() + timeout_ms;
+    int k = config_parse_hostport(hostport, &host, &port, e);
+    if (k == 0)
+        k = host_addresses(host && host[0] ? host : NULL, port, timeout_ms ? timeout_ms : UINT64_MAX,
+                           /* cancel= */ NULL, &list, e);
     if (k < 0)
         return k;
     k = -EADDRNOTAVAIL;
-    uint64_t end_ms = sys_mono_ms() + timeout_ms;
     for (struct addrinfo *a = list; a; a = a->ai_next) {
         _cleanup_close_ int fd =
             socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);

@@ -1,14 +1,35 @@
 /* layer: net */
 /* threaded */
 #include "base/quit.h"
+#include "base/sys.h"
 #include "net/host.h"
+#include "net/sock.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
+
+static atomic_bool is_over; /* what name servers that say nothing are asked for */
+static _Atomic unsigned n_silent;
+
+/* In the place of the system's: name servers say nothing about "silent.test". */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **ret)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (!name || strcmp(name, "silent.test") != 0 || hints->ai_flags & AI_NUMERICHOST)
+        return real(name, service, hints, ret);
+    (void)atomic_fetch_add(&n_silent, 1);
+    while (!atomic_load(&is_over))
+        sys->sleep_ns(1000000);
+    (void)atomic_fetch_sub(&n_silent, 1);
+    return EAI_AGAIN;
+}
 
 /* An address is its own, of either family, and a name has one. */
 static void test_addresses(void **state)
@@ -50,12 +71,31 @@ static void test_who_does_not_wait(void **state)
     }
 }
 
+/* A connection is not waited for beyond its time where the name servers say nothing, as when the network is
+ * gone; nor is an address. (With getaddrinfo in the caller's thread it takes as long as the resolver likes.)
+ */
+static void test_silent_name_servers(void **state)
+{
+    (void)state;
+    char found[HOST_ADDRESS_MAX];
+    struct err e = {0};
+    int fd = -1;
+    assert_int_equal(sock_connect_tcp("silent.test:80", 50, &fd, &e), -ETIMEDOUT);
+    assert_non_null(strstr(e.text, "silent.test: no answer of the name servers for 50 ms"));
+    assert_int_equal(fd, -1);
+    assert_int_equal(host_address("silent.test", 50, NULL, found, &e), -ETIMEDOUT);
+    atomic_store(&is_over, true);
+    while (atomic_load(&n_silent) > 0)
+        sys->sleep_ns(1000000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_no_name),
         cmocka_unit_test(test_who_does_not_wait),
+        cmocka_unit_test(test_silent_name_servers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

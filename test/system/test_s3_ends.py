@@ -118,7 +118,9 @@ def test_a_copy_ends_with_its_upload(place, origin, after, end):
                 waiting = pool.submit(code_of, copy)
                 harness.wait_until(lambda: relay.held() > 0, what="the source is asked for")
                 upload.abort() if end == "abort" else upload.complete([1])
-                assert waiting.result(harness.PATIENCE) == "NoSuchUpload"
+                said = waiting.result(harness.PATIENCE)
+                # A completion that takes long may fail still: the client is told to come again, and the next one below what became of it.
+                assert said == "NoSuchUpload" or (end, said) == ("completion", "ServiceUnavailable")
                 assert pool.submit(code_of, copy).result(harness.PATIENCE) == "NoSuchUpload"
             finally:
                 relay.speak()

@@ -520,7 +520,9 @@ static int remove_name(const struct file_origin *f, const struct target *t, bool
     if (unlinkat(t->dir, t->name, flags) == 0)
         return 0;
     int r = -errno;
-    if (is_dir && (r == -ENOTEMPTY || r == -EEXIST) && clear_left(f, t) == -EAGAIN)
+    if (is_dir && (r == -ENOTEMPTY || r == -EEXIST))
+        r = clear_left(f, t);
+    if (r == -EAGAIN)
         r = unlinkat(t->dir, t->name, flags) < 0 ? -errno : 0;
     return r;
 }

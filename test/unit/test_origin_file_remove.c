@@ -292,6 +292,30 @@ static void test_no_files_taken_aside(void **state)
         assert_int_equal(access(path_of(names[i]), F_OK), 0);
 }
 
+static int no_readdir(DIR *d, struct dirent **ret)
+{
+    (void)d;
+    *ret = NULL;
+    return -EIO;
+}
+
+/* A directory that cannot be read is not told as removed, or as one in which something lies. (Seen to be.) */
+static void test_a_directory_that_cannot_be_read(void **state)
+{
+    (void)state;
+    static struct sys table;
+    struct origin_attr attr;
+    assert_int_equal(put("d/x", 5, &attr), 0);
+    table = sys_real;
+    table.readdir = no_readdir;
+    sys = &table;
+    int r = origin_remove(T.origin, SLICE_LIT("d/"), SLICE_NULL, &T.err);
+    sys = &sys_real;
+    assert_true(r < 0 && r != -ENOENT && r != -ENOTEMPTY);
+    assert_int_equal(origin_remove(T.origin, SLICE_LIT("d/"), SLICE_NULL, &T.err), 0);
+    assert_int_equal(access(path_of("d/x"), F_OK), 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -305,6 +329,7 @@ int main(void)
         TEST(test_replacement_of_any_version),
         TEST(test_replacement_that_ended_halfway),
         TEST(test_no_files_taken_aside),
+        TEST(test_a_directory_that_cannot_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

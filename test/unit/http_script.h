@@ -29,13 +29,15 @@ struct script_step {
     size_t pad;              /* then so many times 'x' */
     unsigned delay_ms;       /* before the answer */
     const atomic_bool *gate; /* before the answer: until it is set, or the connection goes; may be NULL */
-    unsigned stall_ms;       /* after it, before the connection goes on or closes */
+    bool silent;             /* no answer: nothing is said until the client goes */
+    bool holds;              /* after it: nothing more, and no end, until the client goes */
     bool close, reset;       /* afterwards; otherwise the connection is kept */
     bool ignore_body;        /* answer before the request's body is read, and close */
 };
 
 struct script {
     int listener;
+    int keeper; /* has the port, so that it is nobody else's once the listener is closed */
     uint16_t port;
     pthread_t acceptor, threads[SCRIPT_CONNECTIONS];
     int fds[SCRIPT_CONNECTIONS];
@@ -150,12 +152,19 @@ static inline bool script_read_body(struct script *s, int fd, const char *head, 
     return left == 0;
 }
 
+static inline bool script_has_gone(int fd)
+{
+    char c;
+    ssize_t n = recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 static inline bool script_answer(int fd, const struct script_step *step)
 {
     if (step->delay_ms)
         script_sleep_ms(step->delay_ms);
-    for (char c; step->gate && !atomic_load(step->gate);) {
-        if (recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+    while (step->silent || (step->gate && !atomic_load(step->gate))) {
+        if (script_has_gone(fd))
             return false;
         script_sleep_ms(5);
     }
@@ -167,8 +176,8 @@ static inline bool script_answer(int fd, const struct script_step *step)
         ok = script_send(fd, pad, n);
         left -= n;
     }
-    if (step->stall_ms)
-        script_sleep_ms(step->stall_ms);
+    while (ok && step->holds && !script_has_gone(fd))
+        script_sleep_ms(5);
     return ok && !step->close && !step->reset && !step->ignore_body;
 }
 
@@ -233,17 +242,28 @@ static inline void *script_accept(void *arg)
     }
 }
 
+/* Two of them may have one port, as long as the other does not listen there. */
+static inline int script_socket(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
+        abort();
+    return fd;
+}
+
 static inline void script_start(struct script *s, const struct script_step *steps, size_t n)
 {
     memset(s, 0, sizeof(*s));
     s->steps = steps;
     s->n_steps = n;
     (void)pthread_mutex_init(&s->mutex, NULL);
-    s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    s->keeper = script_socket();
+    s->listener = script_socket();
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(a);
-    if (s->listener < 0 || bind(s->listener, (struct sockaddr *)&a, sizeof(a)) < 0 ||
-        listen(s->listener, 64) < 0 || getsockname(s->listener, (struct sockaddr *)&a, &len) < 0)
+    if (bind(s->keeper, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+        getsockname(s->keeper, (struct sockaddr *)&a, &len) < 0 ||
+        bind(s->listener, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(s->listener, 64) < 0)
         abort();
     s->port = ntohs(a.sin_port);
     if (pthread_create(&s->acceptor, NULL, script_accept, s) != 0)
@@ -300,6 +320,7 @@ static inline void script_stop(struct script *s)
     pthread_mutex_unlock(&s->mutex);
     for (size_t i = 0; i < s->n_threads; i++)
         (void)pthread_join(s->threads[i], NULL);
+    (void)close(s->keeper);
     for (size_t i = 0; i < s->n_heads; i++)
         free(s->heads[i]);
     (void)pthread_mutex_destroy(&s->mutex);

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,11 +28,12 @@ struct script_step {
     const char *answer;      /* bytes sent */
     size_t pad;              /* then so many times 'x' */
     unsigned delay_ms;       /* before the answer */
+    size_t after;            /* before the answer: until so many steps were taken, or the connection goes */
     const atomic_bool *gate; /* before the answer: until it is set, or the connection goes; may be NULL */
     bool silent;             /* no answer: nothing is said until the client goes */
     bool holds;              /* after it: nothing more, and no end, until the client goes */
     bool close, reset;       /* afterwards; otherwise the connection is kept */
-    bool ignore_body;        /* answer before the request's body is read, and close */
+    bool ignore_body;        /* answer without the request's body, and close */
 };
 
 struct script {
@@ -154,16 +155,23 @@ static inline bool script_read_body(struct script *s, int fd, const char *head, 
 
 static inline bool script_has_gone(int fd)
 {
-    char c;
-    ssize_t n = recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0;
 }
 
-static inline bool script_answer(int fd, const struct script_step *step)
+static inline size_t script_steps_taken(struct script *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    size_t n = s->at;
+    pthread_mutex_unlock(&s->mutex);
+    return n;
+}
+
+static inline bool script_answer(struct script *s, int fd, const struct script_step *step)
 {
     if (step->delay_ms)
         script_sleep_ms(step->delay_ms);
-    while (step->silent || (step->gate && !atomic_load(step->gate))) {
+    while (step->silent || script_steps_taken(s) < step->after || (step->gate && !atomic_load(step->gate))) {
         if (script_has_gone(fd))
             return false;
         script_sleep_ms(5);
@@ -200,7 +208,7 @@ static inline void *script_serve(void *arg)
         bool any = script_take_step(c->script, head, &step);
         if (!any || (!step.ignore_body && !script_read_body(c->script, c->fd, head, extra)))
             break;
-        if (!script_answer(c->fd, &step)) {
+        if (!script_answer(c->script, c->fd, &step)) {
             struct linger hard = {1, 0};
             if (step.reset)
                 (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
@@ -282,14 +290,6 @@ static inline void script_deafen(struct script *s)
     (void)shutdown(s->listener, SHUT_RDWR);
     (void)pthread_join(s->acceptor, NULL);
     (void)close(s->listener);
-}
-
-static inline size_t script_steps_taken(struct script *s)
-{
-    pthread_mutex_lock(&s->mutex);
-    size_t n = s->at;
-    pthread_mutex_unlock(&s->mutex);
-    return n;
 }
 
 /* Connections so far on which something was asked: nobody knows who else on the machine tries a port. */

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,14 +28,17 @@ struct script_step {
     const char *answer;      /* bytes sent */
     size_t pad;              /* then so many times 'x' */
     unsigned delay_ms;       /* before the answer */
+    size_t after;            /* before the answer: until so many steps were taken, or the connection goes */
     const atomic_bool *gate; /* before the answer: until it is set, or the connection goes; may be NULL */
-    unsigned stall_ms;       /* after it, before the connection goes on or closes */
+    bool silent;             /* no answer: nothing is said until the client goes */
+    bool holds;              /* after it: nothing more, and no end, until the client goes */
     bool close, reset;       /* afterwards; otherwise the connection is kept */
-    bool ignore_body;        /* answer before the request's body is read, and close */
+    bool ignore_body;        /* answer without the request's body, and close */
 };
 
 struct script {
     int listener;
+    int keeper; /* has the port, so that it is nobody else's once the listener is closed */
     uint16_t port;
     pthread_t acceptor, threads[SCRIPT_CONNECTIONS];
     int fds[SCRIPT_CONNECTIONS];
@@ -150,12 +153,26 @@ static inline bool script_read_body(struct script *s, int fd, const char *head, 
     return left == 0;
 }
 
-static inline bool script_answer(int fd, const struct script_step *step)
+static inline bool script_has_gone(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0;
+}
+
+static inline size_t script_steps_taken(struct script *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    size_t n = s->at;
+    pthread_mutex_unlock(&s->mutex);
+    return n;
+}
+
+static inline bool script_answer(struct script *s, int fd, const struct script_step *step)
 {
     if (step->delay_ms)
         script_sleep_ms(step->delay_ms);
-    for (char c; step->gate && !atomic_load(step->gate);) {
-        if (recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+    while (step->silent || script_steps_taken(s) < step->after || (step->gate && !atomic_load(step->gate))) {
+        if (script_has_gone(fd))
             return false;
         script_sleep_ms(5);
     }
@@ -167,8 +184,8 @@ static inline bool script_answer(int fd, const struct script_step *step)
         ok = script_send(fd, pad, n);
         left -= n;
     }
-    if (step->stall_ms)
-        script_sleep_ms(step->stall_ms);
+    while (ok && step->holds && !script_has_gone(fd))
+        script_sleep_ms(5);
     return ok && !step->close && !step->reset && !step->ignore_body;
 }
 
@@ -191,7 +208,7 @@ static inline void *script_serve(void *arg)
         bool any = script_take_step(c->script, head, &step);
         if (!any || (!step.ignore_body && !script_read_body(c->script, c->fd, head, extra)))
             break;
-        if (!script_answer(c->fd, &step)) {
+        if (!script_answer(c->script, c->fd, &step)) {
             struct linger hard = {1, 0};
             if (step.reset)
                 (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
@@ -233,17 +250,28 @@ static inline void *script_accept(void *arg)
     }
 }
 
+/* Two of them may have one port, as long as the other does not listen there. */
+static inline int script_socket(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
+        abort();
+    return fd;
+}
+
 static inline void script_start(struct script *s, const struct script_step *steps, size_t n)
 {
     memset(s, 0, sizeof(*s));
     s->steps = steps;
     s->n_steps = n;
     (void)pthread_mutex_init(&s->mutex, NULL);
-    s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    s->keeper = script_socket();
+    s->listener = script_socket();
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(a);
-    if (s->listener < 0 || bind(s->listener, (struct sockaddr *)&a, sizeof(a)) < 0 ||
-        listen(s->listener, 64) < 0 || getsockname(s->listener, (struct sockaddr *)&a, &len) < 0)
+    if (bind(s->keeper, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+        getsockname(s->keeper, (struct sockaddr *)&a, &len) < 0 ||
+        bind(s->listener, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(s->listener, 64) < 0)
         abort();
     s->port = ntohs(a.sin_port);
     if (pthread_create(&s->acceptor, NULL, script_accept, s) != 0)
@@ -262,14 +290,6 @@ static inline void script_deafen(struct script *s)
     (void)shutdown(s->listener, SHUT_RDWR);
     (void)pthread_join(s->acceptor, NULL);
     (void)close(s->listener);
-}
-
-static inline size_t script_steps_taken(struct script *s)
-{
-    pthread_mutex_lock(&s->mutex);
-    size_t n = s->at;
-    pthread_mutex_unlock(&s->mutex);
-    return n;
 }
 
 /* Connections so far on which something was asked: nobody knows who else on the machine tries a port. */
@@ -300,6 +320,7 @@ static inline void script_stop(struct script *s)
     pthread_mutex_unlock(&s->mutex);
     for (size_t i = 0; i < s->n_threads; i++)
         (void)pthread_join(s->threads[i], NULL);
+    (void)close(s->keeper);
     for (size_t i = 0; i < s->n_heads; i++)
         free(s->heads[i]);
     (void)pthread_mutex_destroy(&s->mutex);

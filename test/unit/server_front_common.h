@@ -20,6 +20,8 @@
 
 #include <cmocka.h>
 
+#define PATIENCE_MS 60000 /* where nothing shall time out: threads may stand still for seconds */
+
 enum { FILE_BYTES = 8 * 1024 * 1024, COMPUTE_NS = 4000000 };
 
 struct fixture {
@@ -211,8 +213,8 @@ static inline struct fixture *start(const struct front_config *changes)
     f->buffers = budget_new(32 * MIB);
     config.max_connections = config.max_connections ? config.max_connections : 1000;
     config.threads = config.threads ? config.threads : 4;
-    config.request_timeout_ms = config.request_timeout_ms ? config.request_timeout_ms : 10000;
-    config.idle_timeout_ms = config.idle_timeout_ms ? config.idle_timeout_ms : 60000;
+    config.request_timeout_ms = config.request_timeout_ms ? config.request_timeout_ms : PATIENCE_MS;
+    config.idle_timeout_ms = config.idle_timeout_ms ? config.idle_timeout_ms : PATIENCE_MS;
     config.heads_bytes = config.heads_bytes ? config.heads_bytes : MIB;
     config.buffers = f->buffers;
     config.http = on_http;
@@ -258,8 +260,8 @@ static inline int dial(const char *address)
 {
     int fd;
     struct err e = {0};
-    assert_int_equal(sock_connect_tcp(address, 5000, &fd, &e), 0);
-    assert_int_equal(sock_set_timeouts(fd, 10000, 10000), 0);
+    assert_int_equal(sock_connect_tcp(address, PATIENCE_MS, &fd, &e), 0);
+    assert_int_equal(sock_set_timeouts(fd, PATIENCE_MS, PATIENCE_MS), 0);
     return fd;
 }
 

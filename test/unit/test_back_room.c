@@ -232,7 +232,7 @@ static void test_readers_that_do_not_fit_have_their_turns(void **state)
     struct wire_put_open_rep o[SENDERS];
     struct full_disk_reader readers[SENDERS];
     begin_full_disk();
-    struct fixture *f = many_open("retry=1m\nwrite_delay=1h\n", o);
+    struct fixture *f = many_open("retry=5m\nwrite_delay=1h\n", o);
     fill_disk();
     for (unsigned i = 0; i < ARRAY_SIZE(o); i++)
         start_reader(f, &readers[i], arena_printf(f->arena, "open%u", i));
@@ -266,7 +266,7 @@ static void test_a_reader_without_room_has_what_is_closed(void **state)
     struct full_disk_reader reader;
     begin_full_disk();
     struct fixture *f = fixture_new();
-    set_bucket(f, "retry=1m\nwrite_delay=1h\n");
+    set_bucket(f, "retry=5m\nwrite_delay=1h\n");
     acknowledge_hole(f, "k", &o);
     fill_disk();
     start_reader(f, &reader, "k");

@@ -29,7 +29,7 @@ static struct library begin_within(struct fake *f, uint32_t max, uint64_t timeou
 
 static struct library begin(struct fake *f, uint32_t max)
 {
-    return begin_within(f, max, TIMEOUT_MS); /* which ends with its questions for watches */
+    return begin_within(f, max, PATIENCE_MS);
 }
 
 static void end(struct library *l)
@@ -510,8 +510,8 @@ static void test_a_watch_without_a_pipe_is_ended(void **state)
 static void test_a_bucket_that_was_not_heard_of_is_watched_later(void **state)
 {
     struct fake *f = *state;
-    struct library l = begin(f, KEPT_MAX);
-    atomic_store(&f->hang_ms[WIRE_OP_BUCKET_GET], TIMEOUT_MS + 500);
+    struct library l = begin_within(f, KEPT_MAX, LATE_MS);
+    atomic_store(&f->hang_ms[WIRE_OP_BUCKET_GET], LATE_MS + 500);
     read_key(&l, "a");
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_WATCH]), 0);
     atomic_store(&f->hang_ms[WIRE_OP_BUCKET_GET], 0);
@@ -633,8 +633,8 @@ static void test_a_forked_process_keeps_files_of_its_own(void **state)
     struct library l = begin(f, KEPT_MAX);
     read_key(&l, "a");
     struct client_kept_file *b = open_key(&l, "b");
-    sys->sleep_ns(50000000); /* the node's threads are here, too: none shall hold the allocator's lock */
     int status = -1;
+    wait_until_others_rest();
     pid_t pid = fork();
     if (pid == 0)
         _exit(child(&l, b));

@@ -35,7 +35,7 @@ static int set_up(void **state)
         return -1;
     f->client = pair[0];
     f->server = pair[1];
-    (void)sock_set_timeouts(f->client, 5000, 5000);
+    (void)sock_set_timeouts(f->client, 60000, 60000);
     (void)sock_set_timeouts(f->server, 300, 300);
     f->c = http_conn_new();
     http_conn_attach(f->c, stream_plain(f->server), NULL, SLICE_NULL, /* is_part= */ false);

@@ -748,7 +748,7 @@ static void test_an_origin_that_is_away_holds_back_its_own(void **state)
     assert_int_equal(n_records(), 2);
     turn(INTENT_WAIT_NS);
     assert_int_equal(n_records(), 2);
-    assert_true(sys_mono_ms() - began_ms < 50000); /* of an hour, did he wait */
+    assert_true(sys_mono_ms() - began_ms < 600000); /* of an hour, did he wait */
 }
 
 /* What was begun is left as it is, and not remembered. */

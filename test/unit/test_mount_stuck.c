@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,8 +34,8 @@ static void *wait_for_ever(void *arg)
 
 static void *run_for_ever(void *arg)
 {
-    for (volatile unsigned *n = arg;;)
-        (*n)++;
+    for (atomic_uint *n = arg;;)
+        atomic_fetch_add(n, 1);
     return NULL;
 }
 
@@ -45,10 +46,12 @@ static pid_t start(void *(*other)(void *arg), bool first_ends)
     assert_true(pid >= 0);
     if (pid > 0)
         return pid;
-    static unsigned n;
+    static atomic_uint n;
     pthread_t t;
     if (pthread_create(&t, NULL, other, &n) != 0)
         _exit(1);
+    while (other == run_for_ever && atomic_load(&n) == 0) /* a thread that begins may sleep */
+        sys->sleep_ns(1000000);
     if (first_ends)
         pthread_exit(NULL);
     (void)wait_for_ever(NULL);

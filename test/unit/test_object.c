@@ -790,7 +790,7 @@ static void test_another_origin_is_believed_at_once(void **state)
     check_before(f);
     node_close(f, store_close);
     node_open(f);
-    assert_int_equal(cached_objects(f), 2 * (3 + 3) + 3);
+    assert_in_range(cached_objects(f), 3, 2 * (3 + 3) + 3); /* the steward has his turn after five seconds */
     steward_hurry(f->service->steward);
     for (int i = 0; i < 6000 && cached_objects(f) != 3; i++)
         sys->sleep_ns(10000000);

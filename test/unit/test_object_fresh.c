@@ -376,7 +376,7 @@ struct other_opening {
 static void *leave_main(void *arg)
 {
     struct other_opening *x = arg;
-    for (int i = 0; i < 200 && !atomic_load(&x->is_over); i++)
+    for (int i = 0; i < 6000 && !atomic_load(&x->is_over); i++)
         sys->sleep_ns(10000000);
     atomic_store(&x->is_late, !atomic_load(&x->is_over));
     object_opening_leave(x->service, &x->opening);
@@ -543,7 +543,7 @@ static void test_what_is_cached_while_the_origin_is_away(void **state)
     struct wire_attr attr;
     assert_int_equal(mkdir(arena_printf(f->arena, "%s/d", f->origin), 0755), 0);
     origin_write(f, "d/k", "one");
-    set_bucket(f, "validate=ttl:1ms\nretry=3s\n");
+    set_bucket(f, "validate=ttl:1ms\nretry=8s\n");
     assert_string_equal(read_all(f, "d/k", NULL), "one");
     assert_int_equal(stat_of(f, "d", WIRE_POSIX, &attr), 0);
     (void)usleep(2000);
@@ -590,7 +590,7 @@ static void test_what_was_listed_while_the_origin_is_away(void **state)
     struct fixture *f = *state;
     char *away = arena_printf(f->arena, "%s.away", f->origin);
     origin_write(f, "k", "one");
-    set_bucket(f, "validate=ttl:1ms\nretry=3s\n");
+    set_bucket(f, "validate=ttl:1ms\nretry=8s\n");
     assert_int_equal(try_list(f, 0), 1);
     (void)usleep(2000);
     assert_int_equal(rename(f->origin, away), 0);

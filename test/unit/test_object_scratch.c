@@ -467,11 +467,11 @@ static void test_a_fault_that_settling_met_is_told(void **state)
     struct wire_tree_open_rep o = {0}, again = {0};
     fault_sys_arm(FAULT_FDATASYNC, 1, EIO, FAULT_ONCE); /* which writing does not call */
     uint64_t ino = write_file(f, ROOT, "a", "bytes");
-    for (int i = 0; i < 3000 && !fault_sys_hit(); i++)
+    for (int i = 0; i < 12000 && !fault_sys_hit(); i++)
         sys->sleep_ns(10000000);
     assert_true(fault_sys_hit());
     fault_sys_disarm();
-    for (int i = 0; i < 3000 && unsettled(f) > 0; i++)
+    for (int i = 0; i < 12000 && unsettled(f) > 0; i++)
         sys->sleep_ns(10000000);
     assert_int_equal(unsettled(f), 0);
     open_of(f, ino, SLICE_LIT("0123456789abcdef"), &o);

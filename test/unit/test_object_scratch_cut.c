@@ -7,7 +7,7 @@
 #include "test_store_kv.h"
 
 #define ROOT      1
-#define SETTLE_NS 20000000000ull
+#define SETTLE_NS 120000000000ull
 #define ID_BYTES  16
 
 static int setup(void **state)

@@ -17,7 +17,7 @@
 #define ROOT      1
 #define NAMES     6
 #define STEPS     80
-#define SETTLE_NS 20000000000ull
+#define SETTLE_NS 120000000000ull
 #define TEXT_MAX  64
 #define SWEEP_MAX 400
 

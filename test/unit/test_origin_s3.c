@@ -237,17 +237,17 @@ static void test_weak_etag(void **state)
 static void test_stall(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = OK206("50-149/1000", "100"), .pad = 40, .stall_ms = 6000, .close = true},
-        {.answer = OK206("50-149/1000", "100"), .pad = 100, .delay_ms = 6000, .close = true},
+        {.answer = OK206("50-149/1000", "100"), .pad = 40, .holds = true},
+        {.silent = true},
     };
-    static const char *const options[] = {"origin.timeout", "2s", NULL};
+    static const char *const options[] = {"origin.timeout", "5s", NULL};
     struct fixture f;
     fixture_start(&f, "s3://b/p", steps, ARRAY_SIZE(steps), options);
     for (int i = 0; i < 2; i++) {
         struct sink s;
         struct err e = {0};
         assert_int_equal(get(&f, 50, 100, &s, &e), -ETIMEDOUT);
-        assert_non_null(strstr(e.text, "no progress for 2000 ms"));
+        assert_non_null(strstr(e.text, "no progress for 5000 ms"));
         assert_int_equal(s.bytes, i == 0 ? 40 : 0);
     }
     assert_true(script_connections(&f.script) == 2); /* the stalled connection was not used again */
@@ -273,18 +273,18 @@ static void test_the_head_is_told_before_the_body(void **state)
 /* What the sink says of the head ends the request. */
 static void test_a_head_that_is_not_wanted_ends_it(void **state)
 {
-    static const struct script_step steps[] = {
-        {.answer = OK206("50-149/1000", "100"), .stall_ms = 2000, .close = true}};
+    static const struct script_step steps[] = {{.answer = OK206("50-149/1000", "100"), .holds = true}};
+    static const char *const options[] = {"origin.timeout", "10m", NULL};
     struct fixture f;
     struct sink s = {.stop_with = -EFBIG};
     struct err e = {0};
     (void)state;
-    fixture_start(&f, "s3://b/p", steps, ARRAY_SIZE(steps), NULL);
+    fixture_start(&f, "s3://b/p", steps, ARRAY_SIZE(steps), options);
     struct origin_get g = {.key = SLICE_LIT("k"), .offset = 50, .n = 100};
     struct origin_attr attr;
     uint64_t began_ms = sys_mono_ms();
     assert_int_equal(origin_get(f.origin, &g, f.arena, &attr, on_bytes, &s, &e), -EFBIG);
-    assert_true(sys_mono_ms() - began_ms < 2000);
+    assert_true(sys_mono_ms() - began_ms < 60000);
     assert_int_equal(s.calls, 1);
     fixture_stop(&f);
 }
@@ -292,7 +292,7 @@ static void test_a_head_that_is_not_wanted_ends_it(void **state)
 static int slow_sink(void *arg, const struct origin_attr *attr, const void *p, size_t n)
 {
     if (((struct sink *)arg)->calls == 0)
-        usleep(3000000);
+        usleep(6000000);
     return on_bytes(arg, attr, p, n);
 }
 
@@ -301,7 +301,7 @@ static void test_slow_sink(void **state)
 {
     static const struct script_step steps[] = {
         {.answer = OK206("0-8388607/8388608", "8388608"), .pad = 8388608}};
-    static const char *const options[] = {"origin.timeout", "2s", NULL};
+    static const char *const options[] = {"origin.timeout", "5s", NULL};
     struct fixture f;
     fixture_start(&f, "s3://b", steps, 1, options);
     struct origin_get g = {.key = SLICE_LIT("k"), .n = 8388608};
@@ -335,8 +335,8 @@ static void *set_soon(void *arg)
 static void test_cancel(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = OK206("0-99/100", "100"), .delay_ms = 3000, .pad = 100},
-        {.answer = OK206("0-99/100", "100"), .pad = 50, .stall_ms = 3000},
+        {.silent = true},
+        {.answer = OK206("0-99/100", "100"), .pad = 50, .holds = true},
         {.answer = OK206("0-99/100", "100"), .pad = 100},
     };
     struct fixture f;
@@ -403,14 +403,14 @@ static void test_what_is_not_wanted_ends(void **state)
 {
     (void)state;
     static const char *const options[] = {"origin.connections", "1", NULL};
-    static const struct script_step steps[] = {
-        {.answer = OK206("0-99/100", "100"), .delay_ms = 3000, .pad = 100},
-        {.answer = OK206("0-99/100", "100"), .pad = 50, .stall_ms = 3000},
-        {.answer = OK206("0-99/100", "100"), .delay_ms = 2000, .pad = 100},
+    atomic_bool quit = false, go = false;
+    const struct script_step steps[] = {
+        {.silent = true},
+        {.answer = OK206("0-99/100", "100"), .pad = 50, .holds = true},
+        {.answer = OK206("0-99/100", "100"), .gate = &go, .pad = 100},
     };
     struct fixture f;
     fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
-    atomic_bool quit = false;
     struct quit q = {.now = &quit};
     struct asked x = {.f = &f, .quit = &q, .arena = arena_new(MIB)};
     struct asked other = {.f = &f, .arena = arena_new(MIB)};
@@ -424,6 +424,7 @@ static void test_what_is_not_wanted_ends(void **state)
         usleep(1000);
     ask_while_setting(&x, &quit, 3);
     assert_int_equal(x.result, -ECANCELED);
+    atomic_store(&go, true);
     assert_int_equal(pthread_join(t, NULL), 0);
     assert_int_equal(other.result, 0);
     arena_free(x.arena);
@@ -432,15 +433,15 @@ static void test_what_is_not_wanted_ends(void **state)
 }
 
 /* Once the node is to stop an origin that says nothing is given up long before its time-out; what goes on
- * ends well. When it stops now nothing is begun. */
+ * ends well (where the machine is so slow that it does not, it is asked for again). When it stops now nothing
+ * is begun. */
 static void test_a_node_that_stops_waits_for_no_silence(void **state)
 {
     (void)state;
     static const char *const options[] = {"origin.timeout", "10m", NULL};
-    static const struct script_step steps[] = {
-        {.answer = OK206("0-99/100", "100"), .delay_ms = QUIT_SILENCE_MS + 3000, .pad = 100},
-        {.answer = OK206("0-99/100", "100"), .delay_ms = 500, .pad = 100},
-    };
+    struct script_step steps[20] = {{.silent = true}};
+    for (size_t i = 1; i < ARRAY_SIZE(steps); i++)
+        steps[i] = (struct script_step){.answer = OK206("0-99/100", "100"), .delay_ms = 500, .pad = 100};
     struct fixture f;
     fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
     atomic_bool soon = false, now = false;
@@ -449,12 +450,14 @@ static void test_a_node_that_stops_waits_for_no_silence(void **state)
     f.origin->stop = &now;
     ask_while_setting(&x, &soon, 1);
     assert_int_equal(x.result, -ETIMEDOUT);
-    (void)ask(&x);
+    for (size_t i = 1; i < ARRAY_SIZE(steps) && x.result == -ETIMEDOUT; i++)
+        (void)ask(&x);
     assert_int_equal(x.result, 0);
+    size_t before = script_steps_taken(&f.script);
     atomic_store(&now, true);
     (void)ask(&x);
     assert_int_equal(x.result, -ECANCELED);
-    assert_int_equal(script_steps_taken(&f.script), 2);
+    assert_int_equal(script_steps_taken(&f.script), before);
     arena_free(x.arena);
     fixture_stop(&f);
 }

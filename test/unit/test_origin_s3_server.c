@@ -33,6 +33,7 @@ static struct {
     char dir[64];
     char program[4096];
     uint16_t port;
+    int keepers[2]; /* of the two ports */
     struct origin *origin;
     struct arena *arena;
 } T;
@@ -63,14 +64,16 @@ static bool find_program(void)
     return access(T.program, X_OK) == 0;
 }
 
-static uint16_t free_port(void)
+/* A port that is nobody else's while *ret_keeper is open: who sets SO_REUSEADDR, as a Go program does, may
+ * listen there. */
+static uint16_t free_port(int *ret_keeper)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof(a);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, n) == 0 &&
-                getsockname(fd, (struct sockaddr *)&a, &n) == 0);
-    (void)close(fd);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    assert_true(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+                bind(fd, (struct sockaddr *)&a, n) == 0 && getsockname(fd, (struct sockaddr *)&a, &n) == 0);
+    *ret_keeper = fd;
     return ntohs(a.sin_port);
 }
 
@@ -118,8 +121,10 @@ static pid_t start_server(bool tls)
     assert_true(pid >= 0);
     if (pid == 0)
         run_server(tls);
-    for (int i = 0; i < 3600 && !answers(tls ? T.tls_port : T.port); i++)
+    for (int i = 0; i < 3600 && !answers(tls ? T.tls_port : T.port); i++) {
+        assert_int_equal(waitpid(pid, NULL, WNOHANG), 0); /* it runs */
         usleep(50000);
+    }
     return pid;
 }
 
@@ -171,6 +176,7 @@ static struct origin *open_tls_origin(bool trusted)
     origin_options_set(&o, "origin.access_key", ACCESS);
     origin_options_set(&o, "origin.secret_key", SECRET);
     origin_options_set(&o, "origin.part_size", "5MiB");
+    origin_options_set(&o, "origin.connect_timeout", "1m");
     if (trusted)
         origin_options_set(&o, "origin.ca_file", cert);
     struct origin *x = NULL;
@@ -218,9 +224,9 @@ static int start(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     (void)snprintf(path, sizeof(path), "%s/root/bucket", T.dir);
     assert_int_equal(sys_mkdir_p(path, 0700), 0);
-    T.port = free_port();
+    T.port = free_port(&T.keepers[0]);
     T.pid = start_server(/* tls= */ false);
-    T.tls_port = free_port();
+    T.tls_port = free_port(&T.keepers[1]);
     make_certificate();
     T.tls_pid = start_server(/* tls= */ true);
     T.origin = open_origin("s3://bucket/some/prefix", ACCESS, SECRET, "5MiB");
@@ -238,6 +244,7 @@ static int stop(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(pids); i++) {
         (void)kill(pids[i], SIGKILL);
         (void)waitpid(pids[i], NULL, 0);
+        (void)close(T.keepers[i]);
     }
     char command[128];
     (void)snprintf(command, sizeof(command), "rm -rf %s", T.dir);
@@ -858,8 +865,8 @@ static void test_tls(void **state)
         assert_ok(get_range(trusted, SLICE_LIT("over tls"), 0, 0, attr.etag, &c, &attr, &e), e);
         assert_int_equal(c.at, sizes[i]);
     }
-    assert_int_equal(get_range(stranger, SLICE_LIT("over tls"), 0, 0, SLICE_NULL, &c, &attr, &e),
-                     ERR_ORIGIN_SETUP);
+    if (get_range(stranger, SLICE_LIT("over tls"), 0, 0, SLICE_NULL, &c, &attr, &e) != ERR_ORIGIN_SETUP)
+        fail_msg("%s", e.text);
     assert_non_null(strstr(e.text, "certificate"));
     assert_non_null(strstr(e.text, "set origin.ca_file"));
     origin_close(trusted);

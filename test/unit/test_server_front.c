@@ -75,7 +75,6 @@ static void closes_behind_the_last_answer(void **state)
     for (int i = 0; i < 100; i++) {
         char byte;
         int busy = dial(f->http), fd = dial(f->http);
-        assert_int_equal(sock_set_timeouts(fd, 60000, 60000), 0);
         if (i % 2 == 0) { /* the end is there when the request is read */
             say(busy, "GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
             wait_for(&f->running, 1);
@@ -186,7 +185,6 @@ static void dribbled_bodies_do_not_stop_the_others(void **state)
         say(slow[i], "PUT /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nx");
     }
     int fd = dial(f->http);
-    assert_int_equal(sock_set_timeouts(fd, 60000, 60000), 0);
     assert_int_equal(ask(fd, "/quick", &b), 200);
     (void)close(fd);
     for (int i = 0; i < N; i++)
@@ -577,7 +575,7 @@ static void many_clients_get_right_answers(void **state)
 static void *drain_main(void *arg)
 {
     struct fixture *f = arg;
-    return (void *)(intptr_t)front_drain(f->front, 20000);
+    return (void *)(intptr_t)front_drain(f->front, PATIENCE_MS);
 }
 
 /* Draining closes idle connections at once, lets a running request end, and refuses new connections. */
@@ -627,7 +625,6 @@ static void no_turn_is_forgotten(void **state)
         sys->sleep_ns((uint64_t)(round % JITTERS) * JITTER_NS);
         open_gate(f);
         int fd = dial(f->http);
-        assert_int_equal(sock_set_timeouts(fd, 60000, 60000), 0);
         assert_int_equal(sock_send_all(fd, pipeline.p, pipeline.n, 0), 0);
         for (int i = 0; i < PIPELINED; i++)
             assert_int_equal(answer(fd, &b), 200);

@@ -14,7 +14,7 @@ static int dial_unix(struct fixture *f)
     int fd;
     struct err e = {0};
     assert_int_equal(sock_connect_unix(f->socket_path, &fd, &e), 0);
-    assert_int_equal(sock_set_timeouts(fd, 10000, 10000), 0);
+    assert_int_equal(sock_set_timeouts(fd, PATIENCE_MS, PATIENCE_MS), 0);
     return fd;
 }
 
@@ -420,7 +420,7 @@ static void what_finds_no_memory_is_refused_alone(void **state)
         uint64_t offset;
         uint32_t flags;
     } reads[] = {{0, WIRE_INLINE}, {0, 0}, {1, 0}};
-    struct fixture *f = start(&(struct front_config){.request_timeout_ms = 1500});
+    struct fixture *f = start(&(struct front_config){.request_timeout_ms = 4000});
     struct buf _cleanup_buf_ b = BUF_INIT(MIB);
     struct wire_hello_rep rep;
     struct err e = {0};

@@ -20,6 +20,8 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#define PATIENCE_MS 60000 /* where nothing shall time out: threads may stand still for seconds */
+
 enum { FILE_BYTES = 6 * 1024 * 1024, SMALL_BYTES = 3000 };
 
 struct fixture {
@@ -140,8 +142,8 @@ static int dial(struct fixture *f)
 {
     struct err e = {0};
     int fd;
-    assert_int_equal(sock_connect_tcp(f->address, 5000, &fd, &e), 0);
-    assert_int_equal(sock_set_timeouts(fd, 20000, 20000), 0);
+    assert_int_equal(sock_connect_tcp(f->address, PATIENCE_MS, &fd, &e), 0);
+    assert_int_equal(sock_set_timeouts(fd, PATIENCE_MS, PATIENCE_MS), 0);
     return fd;
 }
 
@@ -195,7 +197,7 @@ static void expect(SSL *client, const char *body)
 /* One request after another on one connection, small tails among them. */
 static void test_requests_one_after_another(void **state)
 {
-    struct fixture *f = start(10000);
+    struct fixture *f = start(PATIENCE_MS);
     SSL *client = client_of(f);
     char head[2000];
     size_t n;
@@ -232,7 +234,7 @@ static int other_end(int fd)
  * comes behind it waits for nothing. (Seen to fail where the last set_cork is missing.) */
 static void test_nothing_is_held_back_behind_a_file(void **state)
 {
-    struct fixture *f = start(10000);
+    struct fixture *f = start(PATIENCE_MS);
     SSL *client = client_of(f);
     char head[2000];
     size_t n;
@@ -255,7 +257,7 @@ static void test_nothing_is_held_back_behind_a_file(void **state)
 static void test_requests_that_came_in_one_record(void **state)
 {
     enum { COUNT = 40 };
-    struct fixture *f = start(10000);
+    struct fixture *f = start(PATIENCE_MS);
     SSL *client = client_of(f);
     char all[COUNT * 200] = "", want[64];
     for (int i = 0; i < COUNT; i++)
@@ -276,7 +278,7 @@ static void test_requests_that_came_in_one_record(void **state)
 static void test_a_request_behind_a_body_and_behind_a_tail(void **state)
 {
     enum { BODY_BYTES = 300001 };
-    struct fixture *f = start(10000);
+    struct fixture *f = start(PATIENCE_MS);
     SSL *client = client_of(f);
     char *body = calloc(1, BODY_BYTES + 100), head[2000];
     size_t n;
@@ -304,7 +306,7 @@ static void test_a_request_behind_a_body_and_behind_a_tail(void **state)
 static void test_parked_answers_hold_no_thread(void **state)
 {
     enum { COUNT = 12 };
-    struct fixture *f = start(10000);
+    struct fixture *f = start(PATIENCE_MS);
     SSL *clients[COUNT];
     char head[2000];
     size_t n;
@@ -354,7 +356,7 @@ static void test_handshakes_that_do_not_go_on(void **state)
 /* Plain HTTP gets an answer that says what to do; garbage is cut. */
 static void test_who_does_not_speak_tls(void **state)
 {
-    struct fixture *f = start(10000);
+    struct fixture *f = start(PATIENCE_MS);
     char got[2000] = "";
     size_t n = 0;
     ssize_t k;
@@ -377,12 +379,12 @@ static void test_who_does_not_speak_tls(void **state)
 /* Draining ends idle TLS connections with TLS's own good-bye. */
 static void test_draining(void **state)
 {
-    struct fixture *f = start(10000);
+    struct fixture *f = start(PATIENCE_MS);
     SSL *client = client_of(f);
     char byte;
     say(client, "GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
     expect(client, "/a 0");
-    assert_int_equal(front_drain(f->front, 10000), 0);
+    assert_int_equal(front_drain(f->front, PATIENCE_MS), 0);
     assert_true(SSL_read(client, &byte, 1) <= 0);
     assert_int_equal(SSL_get_shutdown(client) & SSL_RECEIVED_SHUTDOWN, SSL_RECEIVED_SHUTDOWN);
     hang_up(client);

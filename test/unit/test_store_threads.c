@@ -263,11 +263,11 @@ static void test_marking_ahead_holds_up_nobody(void **state)
     pthread_t one, others;
     pthread_mutex_lock(&testkv_lock); /* a commit takes long */
     assert_int_equal(pthread_create(&one, NULL, mark, d), 0);
-    for (int i = 0; i < 1000 && !is_making(d); i++)
+    for (int i = 0; i < 6000 && !is_making(d); i++)
         (void)usleep(10000);
     bool makes = is_making(d);
     assert_int_equal(pthread_create(&others, NULL, mark_the_rest, d), 0);
-    for (int i = 0; i < 1000 && marked < BIRTHS_LOW - 1; i++)
+    for (int i = 0; i < 6000 && marked < BIRTHS_LOW - 1; i++)
         (void)usleep(10000);
     unsigned got = marked;
     pthread_mutex_unlock(&testkv_lock);

@@ -41,7 +41,7 @@ static int set_up(void **state)
     f->client_fd = pair[0];
     f->server_fd = pair[1];
     assert_int_equal(fcntl(f->server_fd, F_SETFL, O_NONBLOCK), 0);
-    assert_int_equal(sock_set_timeouts(f->server_fd, 10000, 10000), 0);
+    assert_int_equal(sock_set_timeouts(f->server_fd, 60000, 60000), 0);
     *state = f;
     return 0;
 }

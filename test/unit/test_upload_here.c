@@ -175,7 +175,7 @@ static void assert_leaves_nothing(struct fixture *f)
         assert_int_equal(abort_upload(f, id), 0);
     (void)remove_key(f, "k", 0);
     restart(f);
-    for (int i = 0; i < 3000 && files(f) > 0; i++) /* the freeing thread */
+    for (int i = 0; i < 12000 && files(f) > 0; i++) /* the freeing thread */
         sys->sleep_ns(10000000);
     assert_int_equal(files(f), 0);
 }

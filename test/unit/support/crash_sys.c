@@ -22,7 +22,7 @@
 static struct {
     struct sys table;
     const struct sys *inner;
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex; /* covers changes, kill_at and dead, which a test asks while its threads run */
     char *dir, *graveyard;
     char *mount[MOUNTS_MAX];
     unsigned n_mounts;
@@ -421,22 +421,32 @@ void crash_sys_stop(void)
 
 void crash_sys_kill_at(uint64_t nth)
 {
+    (void)pthread_mutex_lock(&crash.mutex);
     crash.kill_at = nth ? crash.changes + nth : 0;
+    (void)pthread_mutex_unlock(&crash.mutex);
 }
 
 void crash_sys_kill(void)
 {
+    (void)pthread_mutex_lock(&crash.mutex);
     crash.dead = true;
+    (void)pthread_mutex_unlock(&crash.mutex);
 }
 
 bool crash_sys_dead(void)
 {
-    return crash.dead;
+    (void)pthread_mutex_lock(&crash.mutex);
+    bool dead = crash.dead;
+    (void)pthread_mutex_unlock(&crash.mutex);
+    return dead;
 }
 
 uint64_t crash_sys_changes(void)
 {
-    return crash.changes;
+    (void)pthread_mutex_lock(&crash.mutex);
+    uint64_t changes = crash.changes;
+    (void)pthread_mutex_unlock(&crash.mutex);
+    return changes;
 }
 
 void crash_sys_crash(uint64_t seed)

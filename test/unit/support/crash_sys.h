@@ -27,7 +27,7 @@
  *
  * Only what goes through the table is seen: memory maps, sendfile, io_uring and storage engines are not, and
  * neither are hard links and removed directories. Calls may come from any thread; those that begin with
- * crash_sys_ belong to the test's own, while no other runs.
+ * crash_sys_ belong to the test's own, and start, mount, stop and crash to the time when no other runs.
  */
 #pragma once
 

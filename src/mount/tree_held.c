@@ -9,6 +9,11 @@
 
 #include "net/wire.h"
 
+#define GRACE_MS         50
+#define CLOSING_MS       1000
+#define CLOSING_FLOCK_MS 2000
+#define STAYED_FLOCK_MS  100
+
 static_assert(sizeof(struct tree_held) <= KEPT_CELL_BYTES, "fits into a cell");
 
 static bool overlaps(const struct tree_held *a, const struct tree_held *b)
@@ -100,4 +105,11 @@ void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_he
         gone = h->next;
         kept_give(k, h);
     }
+}
+
+uint64_t tree_held_grace_ms(uint32_t kind, bool is_closing, bool has_stayed)
+{
+    if (kind == WIRE_LOCK_FLOCK)
+        return !is_closing ? GRACE_MS : has_stayed ? STAYED_FLOCK_MS : CLOSING_FLOCK_MS;
+    return !is_closing ? 0 : has_stayed ? GRACE_MS : CLOSING_MS;
 }

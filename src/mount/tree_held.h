@@ -27,3 +27,10 @@ void tree_held_set(struct kept *k, struct tree_held **list, const struct tree_he
 bool tree_held_splits(const struct tree_held *list, const struct tree_held *x);
 /* Whether one is in the way of the other. */
 bool tree_held_conflicts(const struct tree_held *a, const struct tree_held *b);
+/* How long one of this kind (enum wire_lock_kind) may take to go by itself. One of flock(2) ends with its
+ * open, of whose close the kernel says nothing before RELEASE: a while, and longer when a descriptor of that
+ * open was closed (FLUSH) since the lock was taken, is_closing. Those of an open (F_OFD_*) end so too, and
+ * look like those of a process, which are gone by FLUSH; but a process that has inherited an open sends one
+ * as well, and the lock stays. So that wait is shorter, yet long enough for a machine that has much to do;
+ * and the next one is short for an open that has stayed, as a mapping or another process keeps it. */
+uint64_t tree_held_grace_ms(uint32_t kind, bool is_closing, bool has_stayed);

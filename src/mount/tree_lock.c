@@ -9,7 +9,7 @@
  *
  * The kernel does not wait for our end of a close, which is when locks of flock(2) and those of an open
  * (F_OFD_*) go. Who is refused because of such a lock of this mount is therefore answered only when it has
- * not gone within a while: see grace_of.
+ * not gone within a while (tree_held_grace_ms).
  *
  * What another owner of this mount has is refused without asking, and told of when the node knows of nothing:
  * in a new session of the node it may not have been taken again yet.
@@ -39,9 +39,6 @@
 
 #define WAIT_FIRST_MS 2
 #define WAIT_MOST_MS  50
-#define GRACE_MS      50
-#define CLOSING_MS    2000
-#define STAYED_MS     100
 #define TO_THE_END    UINT64_MAX
 #define CHAIN_MAX     1000 /* owners that wait one for the other */
 
@@ -191,12 +188,7 @@ static int find_in_the_way(struct mount *m, struct tree_file *f, const struct tr
     return 0;
 }
 
-/* Whether a lock of this mount is in the way, and how long it may take to go by itself. One of flock(2) ends
- * with its open, of whose close the kernel says nothing before RELEASE: a while, and longer when a descriptor
- * of that open was closed (FLUSH) since the lock was taken. Those of an open (F_OFD_*) end so too, and look
- * like those of a process, which are gone by FLUSH; but a process that has inherited an open sends one as
- * well, and the lock stays. So that wait is short; and so is the next one for an open that has stayed, as a
- * mapping keeps it. */
+/* Whether a lock of this mount is in the way, and how long it may take to go by itself. */
 static bool is_in_the_way_here(struct mount *m, struct tree_file *f, const struct tree_held *wanted,
                                uint64_t *ret_grace_ms)
 {
@@ -207,13 +199,10 @@ static bool is_in_the_way_here(struct mount *m, struct tree_file *f, const struc
         struct tree_handle *through = h->through;
         if (!tree_held_conflicts(h, wanted))
             continue;
-        bool is_closing = atomic_load(&through->is_closing);
-        unsigned closing_ms = atomic_load(&through->has_stayed) ? STAYED_MS : CLOSING_MS;
+        uint64_t own_ms =
+            tree_held_grace_ms(h->kind, atomic_load(&through->is_closing), atomic_load(&through->has_stayed));
         is_here = true;
-        if (h->kind == WIRE_LOCK_FLOCK)
-            ms = MAX(ms, (uint64_t)(is_closing ? closing_ms : GRACE_MS));
-        else if (is_closing)
-            ms = MAX(ms, (uint64_t)GRACE_MS);
+        ms = MAX(ms, own_ms);
     }
     *ret_grace_ms = ms;
     return is_here;

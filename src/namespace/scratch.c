@@ -240,6 +240,16 @@ int scratch_orphaned(struct scratch *s, uint64_t bucket, bool *ret, struct err *
     return r == -ENOENT ? 0 : r;
 }
 
+bool scratch_orphaned_since(struct scratch *s, uint64_t bucket, uint64_t ns)
+{
+    struct scratch_bucket *b;
+    if (scratch_bucket_enter(s, bucket, &b, NULL) < 0)
+        return false;
+    uint64_t at_ns = atomic_load(&b->orphaned_ns);
+    scratch_bucket_leave(s, b);
+    return at_ns > 0 && at_ns >= ns;
+}
+
 static int bucket_erase(struct scratch *s, uint64_t bucket, struct err *e)
 {
     _cleanup_buf_ struct buf from = BUF_INIT(SCRATCH_KEY_MAX), to = BUF_INIT(SCRATCH_KEY_MAX);

@@ -143,6 +143,8 @@ int scratch_bucket_remove(struct scratch *s, uint64_t bucket, struct err *e);
 int scratch_statfs(struct scratch *s, uint64_t bucket, struct scratch_counts *ret, struct err *e);
 /* Whether an inode of the bucket has lost its last link and is not gone: held, or not freed yet. */
 int scratch_orphaned(struct scratch *s, uint64_t bucket, bool *ret, struct err *e);
+/* Whether one lost its last link while it was held, since the monotonic time. */
+bool scratch_orphaned_since(struct scratch *s, uint64_t bucket, uint64_t ns);
 /* Everything committed so far is durable on return. */
 int scratch_sync(struct scratch *s, struct err *e);
 

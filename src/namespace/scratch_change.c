@@ -295,6 +295,8 @@ int scratch_change_unlink(struct scratch_change *c, struct scratch_loaded *x, st
     const char format = SCRATCH_FORMAT;
     scratch_key_orphan(c->call->bucket, x->x.ino, &c->key);
     kv_txn_put_plain(c->txn, buf_view(&c->key), slice_of(&format, 1));
+    if (held) /* said too early where the commit fails: somebody waits a little for nothing */
+        atomic_store(&c->bucket->orphaned_ns, sys->mono_ns());
     if (!held) {
         assert(c->orphans.n < ARRAY_SIZE(c->orphans.v));
         struct scratch_orphan *o = &c->orphans.v[c->orphans.n++];

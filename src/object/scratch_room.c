@@ -20,7 +20,8 @@
 #define ROOM_ARENA (64 * KIB)
 #define TRY_NS     20000000 /* from one try to the next */
 #define TRIES      10
-#define TRIES_HELD 150 /* while others hold room back, which mounts give back after a second or two */
+#define TRIES_LONG 150
+#define FRESH_NS   5000000000
 
 uint64_t sroom_quota(struct object_service *s, const struct bucket *b)
 {
@@ -56,10 +57,12 @@ static int no_room(const struct bucket *b, uint64_t quota, uint64_t least, struc
 }
 
 /*
- * Whether to try once more, after a moment. What was removed or closed is no reason to refuse, but a mount
- * tells of a close after the program's call has returned, and until then a removed file stays and room is
- * held back. So while there is an orphan, for a fifth of a second, and while room is held back for three:
- * that of files that are open and not written comes back meanwhile.
+ * A moment passes, and more room may come after the next try: false means that the next is the last one, made
+ * all the same, as room may have come just before this look. What was removed or closed is no reason to
+ * refuse, but a mount tells of a close after the program's call has returned, and until then a removed file
+ * stays and room is held back. So while there is an orphan, for a fifth of a second. For three seconds where
+ * it was removed just now, as the word of its close is late where mount and node have much to do; and while
+ * room is held back: that of files that are open and not written mounts give back after a second or two.
  */
 static bool room_may_come(struct snode *n, uint64_t bucket, uint64_t own_bytes, unsigned n_tries)
 {
@@ -68,9 +71,11 @@ static bool room_may_come(struct snode *n, uint64_t bucket, uint64_t own_bytes, 
     if (n_tries == 0)
         return true;
     bool held = ledger_reserved(n->ledger, bucket) > own_bytes;
-    if (n_tries >= (held ? TRIES_HELD : TRIES))
-        return false;
     if (!held && (scratch_orphaned(n->names, bucket, &orphaned, NULL) < 0 || !orphaned))
+        return false;
+    uint64_t now_ns = sys->mono_ns();
+    bool is_fresh = scratch_orphaned_since(n->names, bucket, now_ns - MIN(now_ns, FRESH_NS));
+    if (n_tries >= (held || is_fresh ? TRIES_LONG : TRIES))
         return false;
     sys->sleep_ns(TRY_NS);
     return true;
@@ -88,8 +93,11 @@ int sroom_take(struct snode *n, const struct bucket *b, struct ledger_claim *c, 
                              .settled = settled,
                              .arg = n};
     int r = ledger_take(n->ledger, c, &ask, &granted, e);
-    for (unsigned i = 0; r == -EDQUOT && room_may_come(n, b->id, c->bytes, i); i++)
+    bool again = true;
+    for (unsigned i = 0; r == -EDQUOT && again; i++) {
+        again = room_may_come(n, b->id, c->bytes, i);
         r = ledger_take(n->ledger, c, &ask, &granted, e);
+    }
     return r == -EDQUOT ? no_room(b, ask.quota, bytes, e) : r;
 }
 
@@ -186,8 +194,11 @@ int op_tree_room(struct object_session *ses, const struct wire_tree_room_req *re
         return err_set(e, -ESTALE, "inode %llu is not open", (unsigned long long)req->ino);
     uint64_t own = 0;
     r = tree_room_once(&t, ses, f, req, ROOM_FIRST, a, &rep->granted, &own, e);
-    for (unsigned i = 0; r == -EDQUOT && room_may_come(t.node, t.call.bucket, own, i); i++)
+    bool again = true;
+    for (unsigned i = 0; r == -EDQUOT && again; i++) {
+        again = room_may_come(t.node, t.call.bucket, own, i);
         r = tree_room_once(&t, ses, f, req, ROOM_AGAIN, a, &rep->granted, &own, e);
+    }
     if (r == -EDQUOT && req->least < req->want)
         r = tree_room_once(&t, ses, f, req, ROOM_LAST, a, &rep->granted, &own, e);
     sfile_put(t.node, f);

@@ -44,6 +44,13 @@ static void wait_for_head(struct front *f, struct conn *c)
     front_arm_read(f, c);
 }
 
+static void wait_for_scrap(struct front *f, struct conn *c)
+{
+    conn_set_deadline(&f->conns, c, MIN(sys_mono_ms() + LINGER_IDLE_MS, c->head_deadline_ms),
+                      /* exact= */ true);
+    front_arm(f, c, EPOLLIN);
+}
+
 /* The answer is out; a close now could take it away from a peer that is still sending. */
 static void begin_linger(struct front *f, struct conn *c)
 {
@@ -56,8 +63,7 @@ static void begin_linger(struct front *f, struct conn *c)
         front_close(f, c);
         return;
     }
-    conn_set_deadline(&f->conns, c, c->head_deadline_ms, /* exact= */ true);
-    front_arm(f, c, EPOLLIN);
+    wait_for_scrap(f, c);
 }
 
 static void on_linger(struct worker *w, struct conn *c)
@@ -70,8 +76,7 @@ static void on_linger(struct worker *w, struct conn *c)
         return;
     }
     c->linger_left_bytes -= n > 0 ? (uint64_t)n : 0;
-    conn_set_deadline(&w->front->conns, c, c->head_deadline_ms, /* exact= */ true);
-    front_arm(w->front, c, EPOLLIN);
+    wait_for_scrap(w->front, c);
 }
 
 /* began_ns 0: it was not wanted when the request began. */

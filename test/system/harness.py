@@ -517,6 +517,17 @@ def scratch_bucket(node):
     return name
 
 
+def files_below(directory):
+    """The files below a directory and what stat says of them; without some of those that a node removes or moves meanwhile."""
+    found = {}
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                path = pathlib.Path(place, name)
+                found[path] = path.lstat()
+    return found
+
+
 def tree_remove(directory):
     """Removes a test's directory, whatever modes it left behind."""
     def make_writable(function, path, _):

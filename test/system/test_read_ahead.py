@@ -292,8 +292,8 @@ def test_willneed_fetches_before_anybody_reads(cold, passthrough, how):
     path = c.put("will.bin", body)
 
     def is_here():
-        files = [p for p in (c.node.data / "cache" / "extents").rglob("*") if p.is_file() and p.stat().st_size == len(body)]
-        for file in files:
+        files = harness.files_below(c.node.data / "cache" / "extents")
+        for file in (path for path, stat in files.items() if stat.st_size == len(body)):
             with open(file, "rb") as f:
                 f.seek(40 * MIB)
                 if f.read(4096) == body[40 * MIB:40 * MIB + 4096]:

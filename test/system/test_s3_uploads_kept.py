@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import pathlib
 import random
 import threading
 import time
@@ -38,7 +37,11 @@ class Kept:
 
     def hard_files(self):
         """Files of scratch buckets that have bytes."""
-        return [f for f in pathlib.Path(self.node.data).rglob("hard/??/*") if f.stat().st_size]
+        return [path for path, stat in harness.files_below(self.node.data).items() if stat.st_size and path.parent.parent.name == "hard"]
+
+    def wait_for_no_file(self):
+        """What nobody names any more is freed a moment later, also at a start."""
+        harness.wait_until(lambda: self.hard_files() == [], what="no file is left")
 
     def check_clean(self):
         """Of uploads nothing is left: in listings, on the disk, for `store check` and for another start."""
@@ -140,7 +143,8 @@ def test_what_ends_scratch_uploads_ends_them_for_good(new_node):
     here.again()
     upload.abort()
     here.again()
-    assert here.open() == [] and here.hard_files() == []
+    assert here.open() == []
+    here.wait_for_no_file()
     assert code_of(lambda: upload.part(1, b"x")) == "NoSuchUpload"
     upload, parts = Upload(here), [harness.random_bytes(5 * MIB + n) for n in (9, 0, 5)]
     for n, part in enumerate(parts):
@@ -157,7 +161,7 @@ def test_what_ends_scratch_uploads_ends_them_for_good(new_node):
     here.again()
     here.s3.delete_bucket(Bucket=here.name)
     here.again()
-    assert here.hard_files() == []
+    here.wait_for_no_file()
     here.s3.create_bucket(Bucket=here.name)
     assert here.open() == []
     upload = Upload(here)
@@ -252,7 +256,7 @@ def test_uploads_to_other_origins_outlive_the_node(elsewhere):
         assert got["Body"].read() == b"".join(parts)
         here.node.cli("flush", here.name)
         assert here.s3.get_object(Bucket=here.name, Key="k")["Body"].read() == b"".join(parts)
-    harness.wait_until(lambda: here.hard_files() == [], what="no file is left")
+    here.wait_for_no_file()
     here.check_clean()
 
 
@@ -269,7 +273,7 @@ def test_uploads_to_other_origins_end(elsewhere):
         return upload
 
     def gone():
-        harness.wait_until(lambda: here.hard_files() == [], what="no file is left")
+        here.wait_for_no_file()
         here.again()
         return here.hard_files() == []
 

@@ -172,7 +172,7 @@ def test_a_name_that_comes_back_is_there(node, scratch, mount):
 def test_names_that_are_too_long_are_refused_in_a_new_directory_too(node, mount):
     """Where the mount knows by itself which names are not there."""
     top = mount().path
-    harness.wait_until(lambda: is_believed(node, top / "x"), 10, "that it is alone")
+    harness.wait_until(lambda: is_believed(node, top / "x"), what="that it is alone")
     (top / "new").mkdir()
     for do in (os.stat, os.unlink, os.listdir):
         with pytest.raises(OSError) as caught:
@@ -294,7 +294,7 @@ def test_a_successor_knows_what_the_kernel_believes(node, scratch, mount):
         before = os.fstat(fd).st_mtime_ns
         kill_serving(one)
         node.s3().put_object(Bucket=scratch, Key="d/new", Body=b"x")
-        harness.wait_until(lambda: os.fstat(fd).st_mtime_ns > before, 20, "the time")
+        harness.wait_until(lambda: os.fstat(fd).st_mtime_ns > before, what="the time")
     finally:
         os.close(fd)
 

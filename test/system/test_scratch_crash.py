@@ -39,7 +39,7 @@ def node(new_node):
 @pytest.fixture
 def mount(node, new_mount):
     """mount(bucket, ...): ended while the node runs."""
-    return lambda bucket, **options: new_mount(node, bucket, **{"timeout": "60s", **options})
+    return lambda bucket, **options: new_mount(node, bucket, **{"timeout": "180s", **options})
 
 
 def kill_and_start(node):

@@ -27,7 +27,7 @@ def node(new_node):
 @pytest.fixture(params=MODES)
 def mount(request, node, new_mount):
     """A mount of a bucket of its own."""
-    return new_mount(node, harness.scratch_bucket(node), passthrough=request.param, timeout="60s")
+    return new_mount(node, harness.scratch_bucket(node), passthrough=request.param, timeout="180s")
 
 
 def all_are_closed(m, but=0):

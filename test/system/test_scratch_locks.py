@@ -84,7 +84,7 @@ def test_a_lock_goes_with_its_close(top):
 @pytest.mark.parametrize("passthrough", MODES)
 def test_a_mapping_keeps_the_lock_of_its_descriptor(mount, tmp_path, passthrough):
     """What flock has stays locked while the descriptor's mapping does, when the descriptor itself is closed, as on the disk; with the
-    mapping it goes at once. By passthrough the kernel maps the file of the disk, and the lock goes with the descriptor."""
+    mapping it goes, as soon as the kernel says so. By passthrough the kernel maps the file of the disk, and the lock goes with the descriptor."""
     for directory in (mount(passthrough=passthrough).path, tmp_path):
         is_kept = passthrough == "off" or directory == tmp_path
         path = directory / "f"
@@ -98,12 +98,11 @@ def test_a_mapping_keeps_the_lock_of_its_descriptor(mount, tmp_path, passthrough
                     assert try_lock(other, "flock") != is_kept
                 finally:
                     mapping.close()
-                assert try_lock(other, "flock")
+                harness.wait_until(lambda: try_lock(other, "flock"), what="the lock is gone")
 
 
-@pytest.mark.timeout(60)
 def test_who_asks_again_for_what_a_mapping_keeps(mount):
-    """Without waiting he is refused, and does not wait each time for as long as a close may take. (Seen to fail, in its time, without
+    """Without waiting he is refused, and does not wait each time for as long as a close may take. (Seen to fail without
     note_stayed, mount/tree_lock.c.)"""
     path = mount(passthrough="off").path / "f"
     path.write_bytes(b"x" * walked.PAGE)
@@ -112,10 +111,12 @@ def test_who_asks_again_for_what_a_mapping_keeps(mount):
         mapping = walked.Mapping(f.fileno(), walked.PAGE, is_writable=True)
     with open(path, "r+b") as other:
         try:
-            assert not any(try_lock(other, "flock") for _ in range(40))
+            began = time.monotonic()
+            assert not any(try_lock(other, "flock") for _ in range(100))
+            assert time.monotonic() - began < 120  # a tenth of a second each, not two
         finally:
             mapping.close()
-        assert try_lock(other, "flock")
+        harness.wait_until(lambda: try_lock(other, "flock"), what="the lock is gone")
 
 
 def test_no_lock_is_left_behind_when_many_open_and_close(top):
@@ -312,7 +313,7 @@ def has_stopped(pid):
 def test_a_lock_that_came_too_late_goes_with_its_file(mount, node):
     """A node that does not answer in time does what it was asked for when it wakes: of that lock nobody knows, and it ends when the file
     is closed. [Without may_come in take_in_order, mount/tree_lock.c, it stays as long as the mount.]"""
-    a, b = mount(timeout="6s").path, mount().path
+    a, b = mount(timeout="15s").path, mount().path
     (a / "f").write_bytes(b"x")
 
     def sync(i):

@@ -891,7 +891,7 @@ def test_a_mapping_outlives_a_close_without_bytes(top):
     with subprocess.Popen([sys.executable, "-c", MAPPED_WHILE_EMPTY, str(top / "f")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "closed\n"
         time.sleep(1) # the node has heard of the close
-        child.communicate("\n", timeout=60)
+        child.communicate("\n", timeout=200)
     assert child.returncode == 0
 
 

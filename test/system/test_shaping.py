@@ -252,7 +252,7 @@ def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
     with Node(tmp_path / "node") as node:
         bucket = node.new_bucket(origin, **{"limit.origin-bytes": "256KiB", "limit.origin-requests": "100"})
         body = random_bytes(256 << 10, seed=3)
-        for i in range(48):
+        for i in range(96):
             origin.s3().put_object(Bucket=bucket, Key=f"k{i:02d}", Body=body)
         node.cli("prefetch", bucket)
 
@@ -260,7 +260,7 @@ def test_a_read_overtakes_a_prefetch_at_a_limited_origin(origin, tmp_path):
             return json.loads(node.cli("job", "show", "1", "--json").stdout)
 
         wait_until(lambda: job()["done_objects"] > 0, what="the prefetch began")
-        assert node.s3().get_object(Bucket=bucket, Key="k47")["Body"].read() == body
+        assert node.s3().get_object(Bucket=bucket, Key="k95")["Body"].read() == body
         assert job()["state"] == "running"  # not so where it has more than 16 on their way, which are paid for when they have come
         node.cli("job", "cancel", "1")
 
@@ -309,9 +309,9 @@ def test_a_prefetch_goes_before_write_back(origin, tmp_path):
     """With a limit to the origin what a prefetch asks for goes before what is written back, which is put off, not given up: it
     is not all there before the prefetch has ended. (Without take_place in back_send.c it is.)"""
     with Node(tmp_path / "node") as node:
-        bucket = node.new_bucket(origin, write="back", write_delay="0s", **{"limit.origin-requests": "20"})
+        bucket = node.new_bucket(origin, write="back", write_delay="0s", **{"limit.origin-requests": "5"})
         truth, s3 = origin.s3(), node.s3()
-        for i in range(300):
+        for i in range(75):
             truth.put_object(Bucket=bucket, Key=f"old/{i:03d}", Body=b"o" * 100)
         node.cli("prefetch", bucket + "/old/")
 
@@ -323,13 +323,13 @@ def test_a_prefetch_goes_before_write_back(origin, tmp_path):
 
         wait_until(lambda: job()["done_objects"] > 0, what="the prefetch began")
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for one in [pool.submit(s3.put_object, Bucket=bucket, Key=f"new/{i:03d}", Body=b"n") for i in range(200)]:
+            for one in [pool.submit(s3.put_object, Bucket=bucket, Key=f"new/{i:03d}", Body=b"n") for i in range(50)]:
                 one.result()
         wait_until(lambda: left() == 0 or job()["state"] != "running", seconds=300, what="one of the two ended")
         assert job()["state"] == "done"
         node.cli("bucket", "set", bucket, "limit.origin-requests=0")
         assert "0 objects" in node.cli("flush", "--wait", bucket).stdout
-        assert truth.list_objects_v2(Bucket=bucket, Prefix="new/")["KeyCount"] == 200
+        assert truth.list_objects_v2(Bucket=bucket, Prefix="new/")["KeyCount"] == 50
 
 
 def test_a_pause_holds_for_all_buckets_of_a_service(tmp_path):
@@ -388,9 +388,9 @@ def test_a_read_goes_before_a_prefetch_of_another_bucket(tmp_path):
             wait_until(lambda: asked() > 0, what="the prefetch has asked")
             before = -1
             while before != asked():  # those that went before anybody knew that the service is busy
+                began = time.monotonic()
                 before = asked()
                 time.sleep(0.5)
-            began = time.monotonic()
             wait_until(lambda: asked() >= before + 8, what="the prefetch asks all the same")
             assert time.monotonic() - began > 3.5  # seven, were it not for what was on its way when that began
         finally:

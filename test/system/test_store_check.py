@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import harness
 from test_cli import fails
@@ -53,17 +52,19 @@ def test_a_kill_amid_replacements_leaves_nothing_wrong(new_node, origin):
                 if stop.is_set():
                     return
                 s3.put_object(Bucket=name, Key=keys[i % len(keys)], Body=b"x" * (i % 5000))
+                changed.append(i)
                 if i % 7 == 0:
                     s3.delete_object(Bucket=name, Key=keys[i % len(keys)])
         except Exception:  # noqa: B902: the node is killed
             return
 
-    unfinished = 0
-    for _ in range(8):
-        stop = threading.Event()
+    unfinished = rounds = 0
+    while rounds < 8 or (unfinished == 0 and rounds < 60):  # a kill need not hit anything
+        rounds += 1
+        stop, changed = threading.Event(), []
         threads = [threading.Thread(target=change, args=(n, stop)) for n in range(4)]
         [t.start() for t in threads]
-        time.sleep(0.7)
+        harness.wait_until(lambda: len(changed) >= 3 * len(keys), what="each was replaced")
         node.kill()
         stop.set()
         [t.join() for t in threads]

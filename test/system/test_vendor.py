@@ -41,6 +41,7 @@ class Writer(threading.Thread):
                     self.done[key] = body
                 except Exception as error:  # whatever it is
                     self.wrong.append((key, repr(error)))
+            self.ended.wait(0.01)  # a lock that is taken again at once may be nobody else's for very long
 
 
 class Reader(threading.Thread):

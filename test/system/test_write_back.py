@@ -16,7 +16,7 @@ import time
 import botocore.exceptions
 import pytest
 
-from harness import random_bytes, wait_until
+from harness import files_below, random_bytes, wait_until
 from test_jobs import keys_of
 from test_jobs_export import uploads_of
 from written_back import away, down, flushed, status  # noqa: F401
@@ -215,6 +215,8 @@ def test_uploads_of_a_killed_node_are_aborted(new_node, new_shaper, origin, tmp_
     writer = threading.Thread(target=put)
     writer.start()
     wait_until(lambda: uploads_of(truth, name) == ["k"], what="an upload")
+    # The node has the answer, and with that its record: one that is killed between the two leaves the upload.
+    wait_until(lambda: shaper.stats()["faults_injected"] > 0, what="a part on its way")
     node.kill()
     writer.join()
     shaper.reset()
@@ -266,7 +268,7 @@ def test_bytes_that_rot_before_they_are_sent(away):
     body = random_bytes(12 * 2**20, seed=2)
     down(shaper)
     node.s3().put_object(Bucket=name, Key="k", Body=body)
-    extent = next(p for p in (node.data / "cache" / "hard").rglob("*") if p.is_file() and p.stat().st_size == len(body))
+    [extent] = [path for path, stat in files_below(node.data / "cache" / "hard").items() if stat.st_size == len(body)]
     with open(extent, "r+b") as f:
         f.seek(10 * 2**20)
         f.write(bytes([body[10 * 2**20] ^ 1]))
@@ -493,10 +495,11 @@ def test_a_write_that_arrives_late_is_still_ours(away):
     time.sleep(1)  # tries that fail at the question: the pauses between them get longer
     os.kill(node.pid, signal.SIGSTOP)  # no try between the two
     shaper.reset()
-    shaper.fault("status:412", match="PUT", count="1")
+    shaper.fault("status:412", match="PUT", count="1000000")
     os.kill(node.pid, signal.SIGCONT)
     wait_until(lambda: "412" in status(node, name)["error"], what="the second one refused")
     truth.put_object(Bucket=name, Key="k", Body=b"first")
+    shaper.reset()
     flushed(node, name)
     assert truth.get_object(Bucket=name, Key="k")["Body"].read() == b"second"
     assert status(node, name)["conflicts"] == 0 and keys_of(truth, name) == ["k"]
@@ -546,7 +549,7 @@ def test_copies_and_renames_move_no_bytes(away):
     s3, body = node.s3(), random_bytes(6 * 2**20, seed=7)
 
     def extents():
-        return [p for p in node.data.rglob("hard/*/*") if p.is_file() and p.stat().st_size == len(body)]
+        return [path for path, stat in files_below(node.data / "cache" / "hard").items() if stat.st_size == len(body)]
 
     down(shaper, match="PUT")
     down(shaper, match="POST")

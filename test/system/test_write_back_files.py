@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness import random_bytes, wait_until
+from harness import files_below, random_bytes, wait_until
 from test_jobs import keys_of
 from written_back import away, down, flushed, status  # noqa: F401
 
@@ -205,8 +205,7 @@ def test_a_checkpoint_through_a_mount(away, need_fuse, work):
         node.start()
         assert node.s3().head_object(Bucket=name, Key="ckpt")["ETag"] == etag
         assert (where / "ckpt").read_bytes() == body[2:]
-        files = {p.stat().st_ino for p in (node.data / "cache").rglob("*") if p.is_file() and p.stat().st_size == len(body) - 2}
-        assert len(files) == 1
+        assert len({stat.st_ino for stat in files_below(node.data / "cache").values() if stat.st_size == len(body) - 2}) == 1
         shaper.reset()
         flushed(node, name)
         assert truth.get_object(Bucket=name, Key="ckpt")["Body"].read() == body[2:]

@@ -212,6 +212,19 @@ static void test_conflicts(void **state)
     assert_false(tree_held_conflicts(&a, &b));
 }
 
+/* Who asks right after a close is not refused because RELEASE is a while on its way, as on a machine that has
+ * much to do; nor does he wait long each time for an open that others keep. */
+static void test_what_closes_is_given_time(void **state)
+{
+    (void)state;
+    assert_true(tree_held_grace_ms(WIRE_LOCK_FLOCK, true, false) >= 1000);
+    assert_true(tree_held_grace_ms(WIRE_LOCK_POSIX, true, false) >= 1000); /* of an open, F_OFD_*, perhaps */
+    assert_true(tree_held_grace_ms(WIRE_LOCK_FLOCK, true, true) <= 100);
+    assert_true(tree_held_grace_ms(WIRE_LOCK_POSIX, true, true) <= 100);
+    assert_true(tree_held_grace_ms(WIRE_LOCK_FLOCK, false, false) <= 100);
+    assert_int_equal(tree_held_grace_ms(WIRE_LOCK_POSIX, false, false), 0);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -234,6 +247,7 @@ int main(void)
         cmocka_unit_test(test_kinds_and_ends),
         cmocka_unit_test(test_nothing_goes_before_its_successor_is_there),
         cmocka_unit_test(test_conflicts),
+        cmocka_unit_test(test_what_closes_is_given_time),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -12,10 +12,23 @@
 
 static const struct sys *real;
 static atomic_bool is_hasty;
+static atomic_uint n_tries;
+static _Atomic uint64_t later_ns; /* by how much the clock is ahead */
+static struct fixture *closes;    /* what a mount tells after the given number of tries; NULL: nothing */
+static uint64_t closes_handle;
+static unsigned closes_after;
 
 static void sleep_less(uint64_t ns)
 {
-    real->sleep_ns(atomic_load(&is_hasty) && ns == TRY_NS ? ns / 20 : ns);
+    bool is_try = atomic_load(&is_hasty) && ns == TRY_NS;
+    if (is_try && atomic_fetch_add(&n_tries, 1) + 1 == closes_after && closes)
+        assert_int_equal(close_handle(closes, closes_handle), 0);
+    real->sleep_ns(is_try ? ns / 20 : ns);
+}
+
+static uint64_t mono_later(void)
+{
+    return real->mono_ns() + atomic_load(&later_ns);
 }
 
 /* A call that waits for others to give room back: nobody does, and so it need not wait long. */
@@ -167,6 +180,40 @@ static void a_removed_open_file_counts_after_a_restart(void **state)
     assert_int_equal(free_bytes(f), QUOTA);
 }
 
+/* Room of a removed file comes with the close that its mount is about to tell, if a good while after the
+ * removal. One that has been open since long is not waited for as long. */
+static void a_late_close_of_a_removed_file_is_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_create_rep a = {0}, b = {0};
+    static char bytes[3 * MIB];
+    set_quota(f, "quota=4MiB\n");
+    open_new(f, "b", &b);
+    for (int is_old = 0; is_old < 2; is_old++) {
+        open_new(f, "a", &a);
+        assert_int_equal(room(f, a.inode.ino, 0, 3 * MIB, 3 * MIB, NULL), 0);
+        assert_int_equal(pwrite(a.fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+        assert_int_equal(room(f, a.inode.ino, 3 * MIB, 0, 0, NULL), 0);
+        assert_int_equal(unlink_name(f, ROOT, "a"), 0);
+        atomic_store(&n_tries, 0);
+        if (is_old) {
+            atomic_store(&later_ns, (uint64_t)3600 * 1000000000);
+            assert_refused(room(f, b.inode.ino, 0, 3 * MIB, 3 * MIB, NULL));
+            assert_true(atomic_load(&n_tries) < 20);
+            assert_int_equal(close_handle(f, a.handle), 0);
+            break;
+        }
+        closes = f;
+        closes_handle = a.handle;
+        closes_after = 100;
+        assert_after_waiting(room(f, b.inode.ino, 0, 3 * MIB, 3 * MIB, NULL), 0);
+        closes = NULL;
+        assert_true(atomic_load(&n_tries) >= 100);
+        assert_int_equal(room(f, b.inode.ino, 3 * MIB, 0, 0, NULL), 0);
+    }
+    atomic_store(&later_ns, 0);
+}
+
 /* A PUT reserves what it announces; one that is too large is refused at once, one of unknown size where it
  * passes the quota; what is given up is free again. */
 static void puts_are_refused(void **state)
@@ -303,6 +350,7 @@ int main(void)
         BOTH(room_ends_with_its_session),
         BOTH(a_restart_begins_with_what_is_there),
         BOTH(a_removed_open_file_counts_after_a_restart),
+        BOTH(a_late_close_of_a_removed_file_is_waited_for),
         BOTH(puts_are_refused),
         BOTH(staged_puts_ask),
         BOTH(without_a_quota_there_is_no_end),
@@ -314,6 +362,7 @@ int main(void)
     real = sys;
     hasty = *sys;
     hasty.sleep_ns = sleep_less;
+    hasty.mono_ns = mono_later;
     sys = &hasty;
     return cmocka_run_group_tests_name("object_scratch_room", tests, NULL, NULL);
 }

@@ -567,8 +567,8 @@ static void test_a_stop_while_the_index_cannot_be_read(void **state)
 }
 
 /* The writer waits between rounds that come to nothing for want of a record, however much there is to record,
- * and nobody who fills waits for it. (Meant to spin without d->unread in wait_for_work_locked, and to hang without it
- * in writer_throttle.) */
+ * and nobody who fills waits for it. (Meant to spin without d->unread in wait_for_work_locked, and to hang
+ * without it in writer_throttle.) */
 static void test_fills_go_on_while_the_index_cannot_be_read(void **state)
 {
     struct fixture f;

@@ -1,6 +1,7 @@
 /*
  * libnfs, as far as the NFS kind uses it, over files in memory: its functions are defined here, in the
- * program itself, so that every call to the server can fail in turn. One thread.
+ * program itself, so that every call to the server can fail in turn. One thread at a
+ * time uses it; those whose calls hang wait beside it, and have the clock in common with it.
  *
  * Bytes that were written are on the server's disk after a COMMIT only; `is_stable` says whether all are.
  */
@@ -87,7 +88,8 @@ struct nfsdir {
 
 static struct {
     struct fake_name names[FAKE_NAMES_MAX];
-    uint64_t last_id, clock_ns;
+    uint64_t last_id;
+    _Atomic uint64_t clock_ns;
     unsigned contexts, handles, dirs; /* open */
     uint64_t left;                    /* calls until one fails; 0: none */
     atomic_bool *not_wanted;          /* set when one hangs, in place of the day that passes */
@@ -535,7 +537,8 @@ int nfs_get_fd(struct nfs_context *nfs)
 /* Whoever waits for a call that hangs does so for a day. */
 int nfs_which_events(struct nfs_context *nfs)
 {
-    fake.clock_ns += nfs->is_hung && !fake.not_wanted ? 86400ull * 1000000000 : 0;
+    if (nfs->is_hung && !fake.not_wanted)
+        fake.clock_ns += 86400ull * 1000000000;
     return POLLIN;
 }
 

@@ -542,24 +542,27 @@ static void test_verified_reads_of_an_index_that_cannot_be_read(void **state)
     hard_path(h->disk, h->id, path);
     flip_bit(path, MIB + 1);
     unsigned fails = 0;
-    for (uint64_t n = 0; n < 10; n++) {
-        testkv_fail_gets(n, 1);
+    for (uint64_t n = 0; n < 20; n++) {
+        testkv_get_error = n < 10 ? -EIO : -EBADMSG; /* a damaged record is one */
+        testkv_fail_gets(n % 10, 1);
         ssize_t got = hard_read_verified(h, p, SIZE, 0, &e);
         fails += got == -EIO;
-        assert_true(got == -EIO || got == ERR_CORRUPT);
+        assert_true((got == -EIO && n < 10) || got == ERR_CORRUPT);
         assert_true(e.text[0]);
         e = (struct err){0};
     }
     assert_true(fails >= 3); /* the head, the checksums, the head again */
     hard_unref(h);
     fails = 0;
-    for (uint64_t n = 0; n < 10; n++) {
-        testkv_fail_gets(n, 1);
+    for (uint64_t n = 0; n < 20; n++) {
+        testkv_get_error = n < 10 ? -EIO : -EBADMSG;
+        testkv_fail_gets(n % 10, 1);
         int r = store_check(f.s, false, NULL, NULL, &report, &e);
         fails += r == -EIO;
-        assert_true(r == -EIO || (r == 0 && report.hard_bad == 1));
+        assert_true((r == -EIO && n < 10) || (r == 0 && report.hard_bad == 1));
     }
     assert_true(fails >= 2);
+    testkv_get_error = 0;
     testkv_fail_gets(0, 0);
     fixture_fini(&f);
     testkv_reset();

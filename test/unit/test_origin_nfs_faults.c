@@ -1,4 +1,5 @@
 /* layer: origin */
+/* threaded */
 /*
  * The NFS kind with its server failing: each call of each operation once, in every way. It succeeds or says
  * what is true; a name has the old object or the new one, whole and on the server's disk; nothing is left

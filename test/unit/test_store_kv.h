@@ -3,7 +3,7 @@
  *
  * Each path has one memory engine and a journal of its commits. Losing power keeps every commit up to the
  * last durable one (or sync) and of the later ones a prefix, which is what kv.h promises of any engine, and
- * no more.
+ * no more. The threads of a store use it beside the test, which tells it what to do by atomic variables.
  */
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 
 #include <cmocka.h>
 
@@ -39,15 +40,17 @@ struct testkv {
 static struct testkv_disk testkv_disks[TESTKV_MAX];
 static pthread_mutex_t testkv_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Commits and syncs fail from the nth (from 1) on, and are not carried out; 0: never. */
-static uint64_t testkv_fail_at, testkv_calls;
+static _Atomic uint64_t testkv_fail_at, testkv_calls;
 /* Only the nth fails; with testkv_carry_out it happens and is durable all the same, as when a sync fails. */
-static uint64_t testkv_fail_once;
-static bool testkv_carry_out;
-static bool (*testkv_is_dead)(void); /* the power is off: nothing is written any more */
+static _Atomic uint64_t testkv_fail_once;
+static atomic_bool testkv_carry_out;
+static bool (*_Atomic testkv_is_dead)(void); /* the power is off: nothing is written any more */
 /* Gets fail. */
 static const struct testkv_disk *_Atomic testkv_unreadable;
 static _Atomic uint64_t testkv_gets;                                /* all that there were */
 static _Atomic uint64_t testkv_get_fails_from, testkv_get_fails_to; /* so do these, the second not any more */
+static bool (*_Atomic testkv_get_fails)(struct slice key);          /* so do those of such keys */
+static atomic_int testkv_get_error;                                 /* how; 0: -EIO */
 
 static struct testkv_disk *testkv_of(struct kv *kv)
 {
@@ -56,9 +59,9 @@ static struct testkv_disk *testkv_of(struct kv *kv)
 
 static bool testkv_fails(void)
 {
-    testkv_calls++;
-    return (testkv_fail_at > 0 && testkv_calls >= testkv_fail_at) || testkv_calls == testkv_fail_once ||
-           (testkv_is_dead && testkv_is_dead());
+    uint64_t now = ++testkv_calls, from = testkv_fail_at;
+    bool (*is_dead)(void) = testkv_is_dead;
+    return (from > 0 && now >= from) || now == testkv_fail_once || (is_dead && is_dead());
 }
 
 static struct slice testkv_dup(struct slice s)
@@ -133,8 +136,11 @@ static int testkv_get(struct kv *kv, struct slice key, struct buf *ret_value, ui
                       struct err *e)
 {
     uint64_t now = ++testkv_gets;
-    if (testkv_of(kv) == testkv_unreadable || (now >= testkv_get_fails_from && now < testkv_get_fails_to))
-        return err_set(e, -EIO, "get: input/output error");
+    bool (*fails)(struct slice) = testkv_get_fails;
+    int error = testkv_get_error;
+    if (testkv_of(kv) == testkv_unreadable || (now >= testkv_get_fails_from && now < testkv_get_fails_to) ||
+        (fails && fails(key)))
+        return err_errno(e, error ? error : -EIO, "get");
     return kv_get(testkv_of(kv)->inner, key, ret_value, ret_version, e);
 }
 
@@ -200,7 +206,7 @@ static int testkv_iter_next(struct kv_iter *it, struct slice *ret_key, struct sl
     return r;
 }
 
-static bool testkv_cut; /* the indexes came back without their last commits */
+static atomic_bool testkv_cut; /* the indexes came back without their last commits */
 
 static bool testkv_is_cut(struct kv *kv)
 {
@@ -272,6 +278,8 @@ static inline void testkv_use(void)
     testkv_is_dead = NULL;
     testkv_unreadable = NULL;
     testkv_get_fails_from = testkv_get_fails_to = 0;
+    testkv_get_fails = NULL;
+    testkv_get_error = 0;
     testkv_cut = false;
 }
 

@@ -8,6 +8,7 @@ happens, nothing stays mounted.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -62,7 +63,10 @@ class Mount(harness.Program):
         pid = self.serving()
 
         def has_stopped():
-            states = [(task / "stat").read_text().rpartition(") ")[2][0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+            try:
+                states = [(task / "stat").read_text().rpartition(") ")[2][0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+            except (FileNotFoundError, ProcessLookupError):  # a thread that was just ending
+                return False
             return set(states) == {"T"}
 
         os.kill(pid, signal.SIGSTOP)
@@ -71,6 +75,23 @@ class Mount(harness.Program):
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    def wait_until_told(self, s3, bucket):
+        """Until the node tells it what is changed in the bucket, of which it may hear a moment after it is ready. It begins with having the
+        kernel ask again for every name: that is over then."""
+        path = self.path / harness.random_name("told")
+        for _ in range(2):  # what comes first is passed on before that
+            assert not path.exists()
+            s3.put_object(Bucket=bucket, Key=path.name, Body=b"")
+            harness.wait_until(path.exists, what="the mount is told")
+            s3.delete_object(Bucket=bucket, Key=path.name)
+            harness.wait_until(lambda: not path.exists(), what="the mount is told of the removal")
+
+    def open_files(self):
+        """How many it has open, as it says itself: the kernel closes some only a moment after their close has returned."""
+        done = subprocess.run([str(self.binary or self.node.binary), "mount", "--stats", "--json", str(self.path)], stdout=subprocess.PIPE,
+                              env={**os.environ, **self.node.env}, check=True, timeout=300)
+        return json.loads(done.stdout)["open_files"]
 
     def uses_passthrough(self):
         return "passthrough is used" in self.log()

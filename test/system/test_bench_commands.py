@@ -207,7 +207,7 @@ def test_load_tells_the_times_and_rates_of_a_server(origin, new_shaper):
 
     for seconds in (4, 12, 36, 108):
         said, wall, kinds = run("--duration", f"{seconds}s")
-        if all(said[op]["requests"] for op in ("get", "put")):
+        if said["get"]["requests"] > 6 and said["put"]["requests"]:
             break
     check_load(said, wall, seconds, kinds)
     said, wall, kinds = run("--duration", "10m", "--requests", "24")
@@ -554,14 +554,15 @@ def relay(source, to, change=lambda data: None, late_s=0):
 
 def test_checkpoint_waits_for_what_the_second_client_sees(tmp_path):
     """A second client that sees each checkpoint 2 s later is waited for, which is told, and has no part in the time of writing; what it
-    sees is read back."""
+    sees is read back. (The two times of a checkpoint lie one behind the other.)"""
     began = time.monotonic()
     with relay(tmp_path / "a", tmp_path / "b", late_s=2):
         said = benched("checkpoint", tmp_path / "a", "--size", "2MiB", "--tensor", "1MiB", "--repeat", "2", "--second", tmp_path / "b",
                        "--visible-within", "10m")
     wall = time.monotonic() - began
     assert said["checkpoints"] == 2 and said["read_back_bytes_per_s"] > 0
-    assert 1 <= said["visible_s"]["p50"] <= said["visible_s"]["max"] and 2 * (said["visible_s"]["mean"] + said["total_s"]["mean"]) <= wall
+    assert 0 < said["visible_s"]["p50"] <= said["visible_s"]["max"]
+    assert 2 * 2 <= 2 * (said["visible_s"]["mean"] + said["total_s"]["mean"]) <= wall
     assert os.listdir(tmp_path / "a") == [] and len(list((tmp_path / "b").rglob("*.pt"))) == 2
 
 
@@ -676,7 +677,7 @@ def test_model_tells_the_median(tmp_path):
 def test_model_that_ends_under_its_mapping(tmp_path):
     """Pages that cannot be read any more are told in one line that names the file, status 1."""
     path = tmp_path / "m.safetensors"
-    assert bench("model", path, "--size", "4MB", "--passes", "1").returncode == 0
+    assert bench("model", path, "--size", "64MB", "--passes", "1").returncode == 0  # a thousand loads of it are not over in a moment
     with subprocess.Popen([harness.forebay_bin(), "bench", "model", path, "--ways", "mmap", "--passes", "1000"], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:
         harness.wait_until(lambda: str(path) in pathlib.Path(f"/proc/{process.pid}/maps").read_text(), 60, "the mapping", 0.001)

@@ -20,17 +20,20 @@ from benched import BUILD, MIB, lab_module, program  # noqa: F401 (lab_module is
 
 # ---- costs, rounds and peers ----
 
-def test_usage_counts_the_system_and_its_reader(lab_module):
+def test_usage_counts_the_system_and_its_reader(lab_module, tmp_path):
     """CPU time of the named processes, of their children, and of programs that ran meanwhile; memory at its peak."""
     import peers
     import usage
-    burn = "import time; x = bytearray(64 << 20); t = time.process_time()\nwhile time.process_time() - t < 0.4: pass\ntime.sleep({})"
-    with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c '{burn.format(300)}' & wait"]) as system:
+    burn = ("import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+            "x = bytearray(64 << 20); t = time.process_time()\nwhile time.process_time() - t < 0.4: pass\ntime.sleep({})")
+    begin = tmp_path / "begin"
+    with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c '{burn.format(300)}' '{begin}' & wait"]) as system:
         try:
             harness.wait_until(lambda: len(peers.tree([system.pid])) == 2, 60, "a child")
             child = peers.tree([system.pid])[1]
             with usage.Usage(lambda: peers.tree([system.pid])) as used:
-                subprocess.run([sys.executable, "-c", burn.format(0)], check=True)
+                begin.touch()  # else the child may have worked before anybody looked
+                subprocess.run([sys.executable, "-c", burn.format(0), begin], check=True)
                 harness.wait_until(lambda: usage.cpu_seconds([child]).get(child, 0) >= 0.4, 200, "the child's work")
         finally:
             for pid in reversed(peers.tree([system.pid])):
@@ -303,7 +306,8 @@ def test_a_client_limit_bounds_the_page_cache(lab_module, tmp_path):
         lab_module.forget([path])  # what is there is charged to who brought it
         said = subprocess.run(limit.wrap([BUILD / "bench/reader", "seq", path, MIB, 1]), stdout=subprocess.PIPE, text=True, check=True).stdout
         assert json.loads(said)["bytes"] == 5 * size
-        assert size // 2 <= most_used(limit._dir) <= size and in_page_cache(path) <= size
+        # The kernel lets some of its own allocations pass a limit.
+        assert size // 2 <= most_used(limit._dir) <= size + MIB and in_page_cache(path) <= size + MIB
 
 
 @pytest.mark.timeout(1800)
@@ -322,7 +326,7 @@ def test_what_is_read_dropped_is_five_times_the_limit(lab_module, monkeypatch, n
         def __exit__(self, *_):
             used = most_used(self._dir) if self.limit_bytes else None
             self.close()
-            assert used is None or self.limit_bytes // 2 <= used <= self.limit_bytes
+            assert used is None or self.limit_bytes // 2 <= used <= self.limit_bytes + MIB
 
     real = lab_module.write_random
     monkeypatch.setattr(lab_module, "write_random", lambda path, size, seed: sizes.append(size) or real(path, size, seed))

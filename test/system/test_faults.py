@@ -133,6 +133,14 @@ def test_an_origin_that_refuses_connections_for_a_moment_fails_nobody(new_node, 
         assert len(truth.list_parts(Bucket=bucket, Key="more", UploadId=upload["UploadId"])["Parts"]) == 1
 
 
+def questions(node, bucket):
+    """How many were asked of the origin; one that is asked again is the same."""
+    metrics = node.metrics().items()
+    asked, again = (sum(value for (found, labels), value in metrics if found == name and ("bucket", bucket) in labels)
+                    for name in ("forebay_origin_requests_total", "forebay_origin_retries_total"))
+    return asked - again
+
+
 def test_what_is_cached_is_served_by_all_ways_while_the_origin_is_away(new_node, new_mount, tmp_path):
     """Also to a mount, and to who asks for a head: its `validate` has passed, and nobody answers. The origin is waited for once, and not
     by each reader. So are listings that were read before. (The mount fails without stat_doubted in name_ops.c, and so does the head; the
@@ -151,12 +159,14 @@ def test_what_is_cached_is_served_by_all_ways_while_the_origin_is_away(new_node,
         assert listed() == (20, 20)
         own.stop()
         time.sleep(1.2)
+        asked, began = questions(node, bucket), time.monotonic()
         for read in (lambda key: (path / key).read_text(), lambda key: get(node, bucket, key).decode()):
             assert [read(key) for key in keys] == keys
             time.sleep(1.2)
         assert all(node.s3().head_object(Bucket=bucket, Key=key)["ContentLength"] == len(key) for key in keys)
         assert listed() == (20, 20)
-        assert node.metric("forebay_origin_retries_total", bucket=bucket) <= 40
+        # One after all that time, and one in five seconds from then on.
+        assert questions(node, bucket) - asked <= 4 + (time.monotonic() - began) / 5
 
 
 def test_an_object_that_changes_while_it_is_read_gives_an_error_never_a_mixture(new_shaper, node, origin):
@@ -201,7 +211,7 @@ def test_readers_of_one_cold_object_cost_the_origin_its_bytes_once(shaped, node,
 def test_bytes_are_passed_on_while_parts_arrive_side_by_side(new_shaper, node, origin):
     """The first bytes of a cold object reach its reader long before the last ones have left the origin, and parts come
     over several connections at once."""
-    shaper = new_shaper(total="2MB/s")
+    shaper = new_shaper(total="1MB/s")  # half a minute for half of it
     bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
     body = harness.random_bytes(64 * MIB)
     origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
@@ -216,7 +226,7 @@ def test_bytes_are_passed_on_while_parts_arrive_side_by_side(new_shaper, node, o
 def test_a_flipped_byte_of_a_cached_disk_block_is_found(new_node, origin):
     """A bit flipped in an extent file of what was filled just before kill -9: never served, its block alone is fetched
     again, and that is counted and logged. The kill may come before the index knew of the fill: then with another object."""
-    node = new_node()
+    node = new_node(flush_interval="10m")  # what was recorded since the last flush is looked at again
     bucket = node.new_bucket(origin)
     extents = node.data / "cache" / "extents"
     for key in "abcde":

@@ -146,6 +146,14 @@ def test_over_https(moto, start, tmp_path):
         assert done.returncode != 0 and "https only" in done.stderr, done.stderr
 
 
+def received(connection):
+    """What comes next; a client that has gone is an error."""
+    piece = connection.recv(65536)
+    if not piece:
+        raise ConnectionResetError("the client has gone")
+    return piece
+
+
 class Tunnel:
     """https before a port of this machine."""
 
@@ -181,11 +189,11 @@ class Tunnel:
         with self.context.wrap_socket(plain, server_side=True) as near, socket.create_connection(("127.0.0.1", self.to)) as far:
             head = b""
             while b"\r\n\r\n" not in head:
-                head += near.recv(65536)
+                head += received(near)
             lines, _, body = head.partition(b"\r\n\r\n")
             length = next(int(one.split(b":")[1]) for one in lines.split(b"\r\n") if one.lower().startswith(b"content-length:"))
             while len(body) < length:
-                body += near.recv(65536)
+                body += received(near)
             far.sendall(lines + b"\r\nConnection: close\r\n\r\n" + body)
             while piece := far.recv(65536):
                 near.sendall(piece)

@@ -255,14 +255,18 @@ def test_killed_within_large_objects(new_node, origin):
     """kill -9 while objects of several parts are exported out of a scratch bucket: what is at the target is whole at any time,
     the job ends with every object done and counted once, and no upload is left there to be paid for. (Without tidy_guest in
     object/bucket_ops.c those of the run that was killed are.)"""
-    node, there, size = new_node(), origin.new_bucket(), 20 * 2**20
+    node, size = new_node(), 20 * 2**20
     name, s3, truth = harness.scratch_bucket(node), node.s3(), origin.s3()
     contents = {f"{i}": bytes([65 + i]) * size for i in range(4)}
     for key, data in contents.items():
         s3.put_object(Bucket=name, Key=key, Body=data)
-    job = start(node, "export", name, f"s3://{there}/x", *settings(origin), "--rate", "12MB/s", "--parallel", "2")
-    until(node, job, lambda j: j["done_objects"] >= 1)
-    harness.wait_until(lambda: uploads_of(truth, there), what="an upload")
+    for rate in ("12MB/s", "4MB/s", "1MB/s"):  # slower where a busy machine looks too late
+        there = origin.new_bucket()
+        job = start(node, "export", name, f"s3://{there}/x", *settings(origin), "--rate", rate, "--parallel", "2")
+        until(node, job, lambda j: j["done_objects"] >= 1)
+        harness.wait_until(lambda: uploads_of(truth, there) or show(node, job)["final"], what="an upload")
+        if uploads_of(truth, there):
+            break
     node.kill()
     for key in set(keys_of(truth, there, "x/")) & {"x/" + k for k in contents}:
         assert truth.get_object(Bucket=there, Key=key)["Body"].read() == contents[key[2:]]

@@ -208,7 +208,9 @@ def test_a_listing_that_changes_while_it_is_read(new_node, kind):
             assert times >= 1, key
             again += [key] * (times > 1)
             assert s3.get_object(Bucket=place_of, Key=key)["Body"].read() == data
-        assert len(again) <= 2, again  # a busy machine answers one so late that it is asked for twice
+        # A busy machine answers one so late that it is asked for twice.
+        twice = sum(node.metric(f"forebay_origin_{why}_total") for why in ("hedges", "retries"))
+        assert len(again) <= twice <= 10, again
         assert kind == "prefetch" or not set(keys_of(s3, scratch)) & set(moving.before)
         source.before_list = None
         status, second = finished(node, kind, *job)
@@ -395,27 +397,36 @@ def test_who_waits_asks_seldom(bucket, node):
 
 
 def test_progress_of_a_job_is_drawn_on_a_terminal(shaped):
-    """--wait on a terminal redraws one line while the job runs: objects, bytes, rate, time left, and errors when there are some."""
+    """--wait on a terminal redraws one line while the job runs: objects, bytes, rate, time left, and errors when there are some. Slower jobs
+    where a busy machine was not there while they ran."""
     node, name, shaper, truth = shaped
     put_all(truth, name, 12, size=50_000)
-    arguments = ["prefetch", "--wait", "--rate", "150kB/s", "--parallel", "2", name]
-    drawn = node.drawn(*arguments)
-    assert drawn.count("\r") > 3 and re.search(r"[1-9]\d*/12 objects, [\d.]+ KiB of 586 KiB, 0 failed", drawn), drawn
-    assert re.search(r"[\d.]+ (B|.iB)/s", drawn) and re.search(r"[\dhms]+ left", drawn), drawn
-    node.cli("evict", "--wait", name)
+
+    def draws(status, *wanted):
+        for rate in ("150kB/s", "40kB/s", "10kB/s"):
+            drawn = node.drawn("prefetch", "--wait", "--rate", rate, "--parallel", "2", name, status=status)
+            node.cli("evict", "--wait", name)
+            if drawn.count("\r") > 3 and all(re.search(one, drawn) for one in wanted):
+                return
+        pytest.fail(drawn)
+
+    draws(0, r"[1-9]\d*/12 objects, [\d.]+ KiB of 586 KiB, 0 failed", r"[\d.]+ (B|.iB)/s", r"[\dhms]+ left")
     node.cli("bucket", "set", name, "retry=0s")
     shaper.fault("status:403", match="/d/000", count="1000000")
-    drawn = node.drawn(*arguments, status=3)
-    assert re.search(r"running: [1-9]\d*/12 objects, [\d.]+ KiB of 586 KiB, 1 failed", drawn), drawn
+    draws(3, r"running: [1-9]\d*/12 objects, [\d.]+ KiB of 586 KiB, 1 failed")
 
 
 def test_time_left_where_no_bytes_move(new_node, new_shaper, origin):
-    """A job that moves no bytes tells the time left by its objects. (By bytes alone there is none.)"""
-    node, shaper = new_node(), new_shaper(first_byte="300ms")
-    name = node.new_bucket(origin, endpoint=shaper.endpoint)
-    put_all(origin.s3(), name, 30, size=100)
-    drawn = node.drawn("prefetch", "--metadata-only", "--wait", "--parallel", "2", name)
-    assert re.search(r"running: [1-9]\d*/30 objects, 0 B of [\d.]+ KiB, 0 failed, 0 B/s, [\dhms]+ left", drawn), drawn
+    """A job that moves no bytes tells the time left by its objects. (By bytes alone there is none.) A slower origin where a busy machine
+    was not there while it ran."""
+    node = new_node()
+    for late in ("300ms", "1s", "4s"):
+        name = node.new_bucket(origin, endpoint=new_shaper(first_byte=late).endpoint)
+        put_all(origin.s3(), name, 30, size=100)
+        drawn = node.drawn("prefetch", "--metadata-only", "--wait", "--parallel", "2", name)
+        if re.search(r"running: [1-9]\d*/30 objects, 0 B of [\d.]+ KiB, 0 failed, 0 B/s, [\dhms]+ left", drawn):
+            return
+    pytest.fail(drawn)
 
 
 def test_a_command_killed_within_its_list(bucket):

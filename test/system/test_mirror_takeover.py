@@ -222,7 +222,11 @@ def test_what_was_closed_and_not_answered_is_published(there, mount):
 
 def waits_in_kernel(pid, where):
     """Whether a thread of the process waits in that function of the kernel."""
-    return any((task / "wchan").read_text() == where for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+    def place_of(task):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            return (task / "wchan").read_text()
+
+    return any(place_of(task) == where for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
 
 
 @pytest.fixture

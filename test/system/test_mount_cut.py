@@ -344,6 +344,6 @@ def test_a_node_that_does_not_come_back(origin, new_node, new_shaper, new_mount)
     began = time.monotonic()
     node.kill()
     assert program.communicate(timeout=120)[0].strip() == errno.errorcode[errno.EIO]
-    assert 3 < time.monotonic() - began < 60
+    assert time.monotonic() - began > 3
     shaper.reset()
     node.start()

@@ -70,7 +70,7 @@ def test_explaining_an_object_as_it_arrives(bucket):
     name = f"{bucket.name}/{key}"
     cold = explain(node, name)
     assert not cold["cached"] and not cold["passthrough"] and "nothing of it is here" in cold["why_not"]
-    bucket.node.cli("bucket", "set", bucket.name, "readahead=0")
+    bucket.node.cli("bucket", "set", bucket.name, "readahead=0", "validate=ttl:1h")  # fresh however long all of this takes
     bucket.s3.get_object(Bucket=bucket.name, Key=key, Range="bytes=0-99")["Body"].read()
     requests = node.metric("forebay_origin_requests_total", bucket=bucket.name)
     part = harness.wait_until(lambda: (lambda x: x["cached"] and x["blocks_present"] > 0 and x)(explain(node, name)), what="a part")
@@ -79,19 +79,26 @@ def test_explaining_an_object_as_it_arrives(bucket):
         assert f"of {part['blocks']} blocks are not here" in part["why_not"] and part["first_missing_at"] % MIB == 0
     assert bucket.s3.get_object(Bucket=bucket.name, Key=key)["Body"].read() == body
     whole = harness.wait_until(lambda: (lambda x: x["complete"] and x)(explain(node, name)), what="all")
-    before = node.metric("forebay_origin_requests_total", bucket=bucket.name)
-    assert explain(node, name)["complete"]
+
+    def requests_of_explaining():
+        before = node.metric("forebay_origin_requests_total", bucket=bucket.name)
+        assert explain(node, name)["complete"]
+        return node.metric("forebay_origin_requests_total", bucket=bucket.name) - before
+
+    # That of the last read is counted when it has ended, which may be after its bytes were passed on.
+    harness.wait_until(lambda: requests_of_explaining() == 0, what="nobody is asked")
     assert whole["size_bytes"] == whole["present_bytes"] == len(body) and whole["blocks_present"] == 6
     assert whole["passthrough"] and whole["fresh"] and whole["keep"] == "auto" and "first_missing_at" not in whole
     assert pathlib.Path(whole["file"]).read_bytes() == body and whole["file"].startswith(whole["disk"])
     assert whole["etag"] == bucket.truth.head_object(Bucket=bucket.name, Key=key)["ETag"].strip('"')
-    assert node.metric("forebay_origin_requests_total", bucket=bucket.name) == before >= requests
+    assert node.metric("forebay_origin_requests_total", bucket=bucket.name) >= requests
 
 
 def test_explaining_why_there_is_no_passthrough(bucket, mount):
     """A bucket that verifies each read, one that is never cached, a mount without passthrough, a file that is open plainly, the
     read-only profile: each is named."""
     node = bucket.node
+    node.cli("bucket", "set", bucket.name, "validate=ttl:1h")
     body = put(bucket, "f", 2 * MIB)
     assert bucket.s3.get_object(Bucket=bucket.name, Key="f")["Body"].read() == body
     name = f"{bucket.name}/f"
@@ -237,7 +244,9 @@ def test_counting_a_mirror_bucket(bucket, mount):
         if i == 0:
             cold = stats(node, path)
             assert cold["here_opens"] == 0 == cold["hit_share"] and cold["passthrough_opens"] == 0
+            harness.wait_until(lambda: m.open_files() == 0, what="all are closed")  # how they were open binds nobody then
     (path / "d/new").write_bytes(b"x" * 1000)
+    harness.wait_until(lambda: m.open_files() == 0, what="all are closed")
     now = stats(node, path)
     assert now["reading_opens"] == 12 and now["writing_opens"] == 1 and now["open_files"] == 0
     assert now["here_opens"] == 8 and now["hit_share"] == now["here_opens"] / 12
@@ -327,14 +336,16 @@ def test_a_small_file_costs_few_calls(bucket, mount, passthrough):
     """A file of 110 KB that nobody has read: opened, read by one reply at most, closed without a FLUSH. Written it is flushed once.
     (Seen to fail without noflush in reply_flags, mount/open.c.)"""
     body = put(bucket, "f", 110_000)
-    path = mount(bucket.name, passthrough=passthrough, attr_timeout="60s").path
+    one = mount(bucket.name, passthrough=passthrough, attr_timeout="10m")
+    path = one.path
+    one.wait_until_told(bucket.s3, bucket.name)
     (path / "f").stat()
     before = calls(bucket.node, path)
     fd = os.open(path / "f", os.O_RDONLY)
     assert os.read(fd, len(body)) == body
     os.close(fd)
     read = calls(bucket.node, path)
-    assert read["open"] == 1 and read.get("read", 0) <= 1 and read["lookup"] <= before["lookup"] + 1
+    assert read["open"] == 1 and read.get("read", 0) <= 1 and read["lookup"] <= before["lookup"] + 1, (before, read)
     assert read.get("flush", 0) == read.get("write", 0) == 0
     (path / "new").write_bytes(body)
     assert calls(bucket.node, path)["flush"] == 1
@@ -347,7 +358,9 @@ def test_a_listing_brings_the_attributes(node, bucket, scratch, mount, kind):
     s3, name = (bucket.truth, bucket.name) if kind == "mirror" else (node.s3(), scratch)
     for i in range(300):
         s3.put_object(Bucket=name, Key=f"d/f{i:03}", Body=b"x" * i)
-    path = mount(name, attr_timeout="60s").path  # however slowly the program goes on
+    one = mount(name, attr_timeout="10m")  # however slowly the program goes on
+    path = one.path
+    one.wait_until_told(node.s3(), name)
     os.stat(path / "d")
     before = calls(node, path)
     with os.scandir(path / "d") as entries:
@@ -410,10 +423,10 @@ def test_what_was_slow_of_a_scratch_file(node, scratch, mount):
         finally:
             os.kill(node.pid, signal.SIGCONT)
         reader.join(200)
-        return [x for x in explain(node, path / "f")["mount"]["slow"] if x["operation"] == "open"]
+        opens = [x for x in explain(node, path / "f")["mount"]["slow"] if x["operation"] == "open"]
+        return [x for x in opens if x["waited_for"] == "tree_open" and 100 <= x["waited_ms"] <= x["took_ms"]]
 
-    found = harness.wait_until(slow_open, 100, "an open that waited while the node did nothing")
-    assert found[0]["waited_for"] == "tree_open" and 100 <= found[0]["waited_ms"] <= found[0]["took_ms"]
+    harness.wait_until(slow_open, 100, "an open that waited while the node did nothing")
     assert not [x for x in explain(node, path / "g")["mount"]["slow"] if x["operation"] == "open"]
 
 
@@ -527,4 +540,6 @@ def test_the_node_counts_what_mounts_and_commands_read(node, origin, mount):
     for _ in range(3):
         assert (keeping.path / "warm").read_bytes() == bodies["warm"]
     keeping.stop()
-    harness.wait_until(lambda: counted("mount", "cache", "origin") == 7 * MIB + 100_000, what="counted when the warm file is let go")
+    harness.wait_until(lambda: counted("mount", "cache", "origin") >= 7 * MIB + 100_000, what="counted when the warm file is let go")
+    # Once, or as often as the kernel's pages of it had been dropped, which others on the machine may do.
+    assert counted("mount", "cache", "origin") in [5 * MIB + 100_000 + n * 2 * MIB for n in (1, 2, 3)]

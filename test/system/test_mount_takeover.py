@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import pathlib
 import random
@@ -123,7 +124,10 @@ def test_locks_are_still_held(mount):
 def traced(pid, *options, follow=True):
     """strace of a process and all of its threads, for what it does to them (-e inject=). follow: and of those that it begins."""
     def is_traced():
-        states = [(task / "status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+        try:
+            states = [(task / "status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):  # a thread that was just ending
+            return False
         return not any("TracerPid:\t0\n" in state for state in states)
 
     tracer = subprocess.Popen(["strace", *(["-f"] if follow else []), "-qq", "-o", os.devnull, "-p", str(pid), *options])
@@ -222,8 +226,20 @@ def test_an_open_that_was_not_answered_empties_its_file_once(mount):
 def test_a_directory_that_was_not_answered_is_not_taken_for_empty(node, scratch, mount):
     """Others have put something into it before the process that takes over says that it is made: it is found there."""
     one = mount(threads=1)
-    time.sleep(4)  # until it knows that it is alone
-    os.stat(one.path)
+
+    def attributes_asked_for():
+        told = json.loads(node.cli("mount", "--stats", "--json", one.path).stdout)
+        return told["operations"].get("getattr", {}).get("count", 0)
+
+    def is_alone():
+        """And knows it: the kernel believes attributes for a minute then, not for a second, and asks for none in between."""
+        os.stat(one.path)
+        before = attributes_asked_for()
+        time.sleep(1.5)
+        os.stat(one.path)
+        return attributes_asked_for() == before
+
+    harness.wait_until(is_alone, what="it knows that it is alone")
     pid = one.serving()
     with killed_at_its_answer(one, when=2):  # the first is that there is no such name
         os.kill(one.process.pid, signal.SIGSTOP)
@@ -368,8 +384,9 @@ def test_a_broken_way_to_the_node_is_waited_for(node, mount, work):
         way.unlink()
         way.symlink_to(way.name)  # ELOOP
         os.kill(one.serving(), signal.SIGKILL)
+        harness.wait_until(lambda: "taking over when the node answers" in one.log(), what="the word for it")
         time.sleep(5)  # longer than six tries take
-        assert "taking over when the node answers" in one.log() and one.process.poll() is None, one.log_tail()
+        assert one.process.poll() is None, one.log_tail()
         way.unlink()
         way.symlink_to(run[0])
         assert f.read() == b"before"

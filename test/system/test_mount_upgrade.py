@@ -54,8 +54,14 @@ def install(program, make):
     new.rename(program)
 
 
-def upgrade(one, check=True):
-    said = one.node.cli("mount", "--upgrade", str(one.path), check=False)
+def upgrade(one, *options, check=True):
+    """`check`: it must succeed. On a busy machine the installed program may not serve in the seconds that such a mount gives it, and the one
+    before goes on: then once more."""
+    for _ in range(5 if check else 1):
+        late = one.log().count("does not serve after")
+        said = one.node.cli("mount", "--upgrade", *options, str(one.path), check=False)
+        if said.returncode == 0 or one.log().count("does not serve after") == late:
+            break
     assert not check or said.returncode == 0, said.stderr + one.log()
     return said
 
@@ -214,9 +220,9 @@ def test_many_open_files_take_their_time(node, work, program):
             install(program, lambda path: shutil.copy(node.binary, path))
             with traced(node.pid, "-e", "trace=sendmsg", "-e", "inject=sendmsg:delay_enter=10000"):
                 begun = time.monotonic()
-                said = one.node.cli("mount", "--upgrade", "--timeout", "200s", str(one.path), check=False)
+                said = upgrade(one, "--timeout", "200s")
                 took = time.monotonic() - begun
-            assert said.returncode == 0 and f"process {one.serving()}" in said.stdout, said.stderr
+            assert f"process {one.serving()}" in said.stdout, said.stderr
             assert took > 5, "the node was not slow"
             for i, f in enumerate(files):
                 assert os.pread(f.fileno(), 10, 0) == b"%d" % i
@@ -256,9 +262,9 @@ def test_a_node_that_goes_when_the_new_program_serves(node, bucket, work, progra
                 before.armed = True
                 upgrade(one)
                 harness.wait_until(lambda: before.quiet_after is not None, what="the report")
-                serving = one.serving()
+                serving, late = one.serving(), one.log().count("does not serve after")
                 time.sleep(7)
-                assert one.serving() == serving and "does not serve after" not in one.log()
+                assert one.serving() == serving and one.log().count("does not serve after") == late
                 before.armed = False
                 before.speak()
                 assert f.read() == b"456789"
@@ -293,8 +299,12 @@ def test_a_mount_in_the_background_is_upgraded_too(node, what, work, program, by
         with contextlib.suppress(OSError):
             return str(directory.name).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
 
+    def place_of(pid):
+        with contextlib.suppress(OSError):  # it has ended
+            return os.readlink(f"/proc/{pid}/cwd")
+
     def check():
-        harness.wait_until(lambda: [os.readlink(f"/proc/{pid}/cwd") for pid in processes()] == ["/", "/"], what="both are in /")
+        harness.wait_until(lambda: [place_of(pid) for pid in processes()] == ["/", "/"], what="both are in /")
 
     try:
         subprocess.run([program, "mount", *option, "--log", f"../{log.name}", what, f"../{directory.name}"],

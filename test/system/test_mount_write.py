@@ -88,15 +88,18 @@ def test_a_closed_file_is_in_the_origin(bucket, mount, passthrough, size):
 
 def test_parts_of_a_large_file_go_side_by_side(bucket, mount, new_shaper):
     """The close of a file of 40 MiB sends its parts to the origin several at a time. (One connection after the other would never have
-    two requests there at once.)"""
+    two requests there at once; a busy machine may not have them at the first try.)"""
     shaper = new_shaper(before=bucket.origin, first_byte="300ms")
     name = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
     body = harness.random_bytes(40 * MIB, seed=3)
     path = mount(name).path / "large"
-    with open(path, "wb", buffering=0) as f:
-        f.write(body)
-        shaper.reset()
-    counted = shaper.stats()
+    for _ in range(5):
+        with open(path, "wb", buffering=0) as f:
+            f.write(body)
+            shaper.reset()
+        counted = shaper.stats()
+        if counted["max_in_flight"] >= 2:
+            break
     assert counted["max_in_flight"] >= 2 and counted["verbs"]["PUT"]["2xx"] >= 3
     assert bucket.truth.get_object(Bucket=name, Key="large")["Body"].read() == body
 
@@ -705,6 +708,8 @@ def test_a_mapping_for_reading_beyond_the_last_close(bucket, mount, is_beside):
         finally:
             for fd in fds:
                 os.close(fd)
+        if not is_beside:
+            harness.wait_until(lambda: '"being_written": false' in bucket.node.cli("explain", "--json", str(path)).stdout, what="it is closed")
         with open(path, "r+b") as f:
             f.write(b"other")
         assert truth(bucket, "f") == b"other" + b"first" * 999 == path.read_bytes()

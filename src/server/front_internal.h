@@ -8,11 +8,10 @@
 #define WORKER_STACK_BYTES (256 * KIB)
 #define WIRE_SMALL_BYTES   (64 * KIB) /* kept by each worker for wire bodies */
 #define WIRE_ARENA_BYTES   (WIRE_BODY_MAX_BYTES + 256 * KIB)
-#define PIPELINE_MAX       16 /* requests of one connection before others get a turn */
-#define LINGER_IDLE_MS     5000 /* without a byte more: where both machines have much to do a peer stands still \
-                                 */
-#define LINGER_MS        30000 /* all in all */
-#define LINGER_MAX_BYTES (16 * MIB)
+#define PIPELINE_MAX       16    /* requests of one connection before others get a turn */
+#define LINGER_IDLE_MS     5000  /* without a byte more: on a machine with much to do a peer stands still */
+#define LINGER_MS          30000 /* all in all */
+#define LINGER_MAX_BYTES   (16 * MIB)
 
 #define CACHE_LINE_BYTES                                                                                     \
     64 /* what one thread changes all the time lies in no line that another one reads                        \

@@ -375,7 +375,7 @@ def test_head_goes_ahead_of_a_cold_body(node, size):
         origin.objects[name, "k"] = Object(data)
         node.create_bucket(name, f"s3://{name}", **origin.properties())
         url = urllib.parse.urlsplit(node.s3(signature_version="s3v4").generate_presigned_url("get_object", {"Bucket": name, "Key": "k"}))
-        connection = http.client.HTTPConnection(url.netloc, timeout=20)
+        connection = http.client.HTTPConnection(url.netloc, timeout=harness.PATIENCE)
         connection.request("GET", f"{url.path}?{url.query}")
         try:
             answer = connection.getresponse()
@@ -643,6 +643,6 @@ def test_requests_and_bytes_are_counted(bucket):
 
     harness.wait_until(lambda: read("cache") + read("origin") == 900_000, what="bytes counted")
     assert (read("cache"), read("origin")) == (600_000, 300_000)
-    assert node.metric("forebay_requests_total", via="s3", op="GetObject", code="200") == before + 3
+    harness.wait_until(lambda: node.metric("forebay_requests_total", via="s3", op="GetObject", code="200") == before + 3, what="requests counted")
     assert node.metric("forebay_written_bytes_total", bucket=bucket.name, via="s3") == 300_000
     assert node.metric("forebay_request_seconds_count", via="s3", op="GetObject") >= 3

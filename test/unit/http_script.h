@@ -33,7 +33,7 @@ struct script_step {
     bool silent;             /* no answer: nothing is said until the client goes */
     bool holds;              /* after it: nothing more, and no end, until the client goes */
     bool close, reset;       /* afterwards; otherwise the connection is kept */
-    bool ignore_body;        /* answer without the request's body, and close */
+    bool ignore_body;        /* answer without waiting for the request's body, and close */
 };
 
 struct script {
@@ -186,6 +186,12 @@ static inline bool script_answer(struct script *s, int fd, const struct script_s
     }
     while (ok && step->holds && !script_has_gone(fd))
         script_sleep_ms(5);
+    if (ok && step->ignore_body) { /* a close would take the answer away from who is sending, as from a slow
+                                      client */
+        (void)shutdown(fd, SHUT_WR);
+        while (recv(fd, pad, sizeof(pad), 0) > 0)
+            ;
+    }
     return ok && !step->close && !step->reset && !step->ignore_body;
 }
 

@@ -186,8 +186,7 @@ static inline bool script_answer(struct script *s, int fd, const struct script_s
     }
     while (ok && step->holds && !script_has_gone(fd))
         script_sleep_ms(5);
-    if (ok && step->ignore_body) { /* a close would take the answer away from who is sending, as from a slow
-                                      client */
+    if (ok && step->ignore_body) { /* a close now could take the answer away from who is still sending */
         (void)shutdown(fd, SHUT_WR);
         while (recv(fd, pad, sizeof(pad), 0) > 0)
             ;

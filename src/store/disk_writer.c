@@ -125,7 +125,7 @@ void writer_throttle(struct disk *d)
     }
 }
 
-void writer_drain(struct disk *d)
+bool writer_drain(struct disk *d)
 {
     LOCK_SCOPE(&d->lock);
     uint64_t target = d->queued;
@@ -137,12 +137,14 @@ void writer_drain(struct disk *d)
            d->has_writer)
         (void)cond_wait_for(&d->recorded_cond, &d->lock, WAIT_SLICE_NS);
     d->drainers--;
+    return d->recorded >= target;
 }
 
 /* ---- committing a group ---- */
 
 static void requeue_extent(struct extent *x)
 {
+    __atomic_store_n(&x->left, true, __ATOMIC_RELEASE);
     lock_take(&x->lock);
     x->entry_changed = x->chunks_changed = true;
     lock_drop(&x->lock);
@@ -191,6 +193,7 @@ static void extent_recorded(struct extent *x)
     lock_drop(&x->lock);
     x->recorded |= !x->batch_staged;
     x->recorded_charge = x->batch_charge;
+    __atomic_store_n(&x->left, false, __ATOMIC_RELEASE);
     extent_unref(x);
 }
 
@@ -513,6 +516,7 @@ static void round_run(struct group *g, struct extent *dirty, struct doomed *doom
             add_extent(g, dirty);
             r = group_commit_if_full(g);
         } else {
+            __atomic_store_n(&dirty->left, true, __ATOMIC_RELEASE);
             lock_take(&g->d->lock);
             dirty->dirty = false;
             lock_drop(&g->d->lock);

@@ -220,11 +220,12 @@ int extent_record_attr(struct extent *x)
 {
     struct disk *d = x->disk;
     assert(x->magic == EXTENT_MAGIC);
-    writer_drain(d);
+    if (writer_drain(d))
+        return 0;
     if (!writer_records(d))
         return -EIO;
     LOCK_SCOPE(&d->lock);
-    return d->unread && x->dirty ? -EIO : 0;
+    return x->dirty || __atomic_load_n(&x->left, __ATOMIC_ACQUIRE) ? -EIO : 0;
 }
 
 bool extent_is_dead(struct extent *x)

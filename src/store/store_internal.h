@@ -123,6 +123,8 @@ struct extent {
     bool dirty;
     struct extent *next_dirty;
 
+    bool left; /* atomic, the writer's to change: the last try to record it came to nothing */
+
     /* writer only */
     bool recorded; /* an entry record is in the index */
     uint64_t recorded_charge;
@@ -534,8 +536,8 @@ bool writer_is_broken(struct disk *d);
 bool writer_records(struct disk *d);
 /* Waits while too much is queued. No lock held. */
 void writer_throttle(struct disk *d);
-/* Waits until everything queued so far is recorded. */
-void writer_drain(struct disk *d);
+/* Waits until everything queued so far is recorded. false: some of it was tried, and is not. */
+bool writer_drain(struct disk *d);
 void *writer_run(void *disk);
 void *flusher_run(void *disk);
 /* Records what is queued and ends the running epoch: syncfs, durable commit. */

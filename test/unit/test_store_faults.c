@@ -460,7 +460,8 @@ static void test_checksums_outlive_a_record_that_cannot_be_read(void **state)
     assert_int_equal(fill_range(y, 2, 0, 100), 0);
     writer_drain(d);
     assert_true(is_unread(d));
-    assert_int_equal(extent_record_attr(x), -EIO);
+    for (int i = 0; i < 100; i++) /* also while the next round is at it */
+        assert_int_equal(extent_record_attr(x), -EIO);
     assert_int_equal(extent_record_attr(y), 0);
     assert_int_equal(kv_get(testkv_disks[0].inner, SLICE_LIT("oother"), &b, NULL, NULL), 0);
     assert_int_equal(format_entry_decode(buf_view(&b), &r), 0);

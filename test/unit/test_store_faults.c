@@ -1,4 +1,5 @@
 /* layer: store */
+/* threaded */
 /*
  * The fault sweep: the Nth file call, or the Nth commit of the index, fails, for N = 1, 2, ... until none
  * does. Whatever fails, an acknowledged result is true, nothing wrong is served, the structures hold, the
@@ -769,6 +770,7 @@ static void test_a_walk_while_the_index_cannot_be_read(void **state)
     struct fixture f;
     char paths[2][DISK_PATH_MAX]; /* one is lost, the other an orphan */
     uint64_t files = 0, bytes = 0, n;
+    fault_sys_start(); /* before there are threads of a store */
     fixture_init(&f, 1, 64 * MIB);
     testkv_use();
     fixture_open(&f);
@@ -792,7 +794,6 @@ static void test_a_walk_while_the_index_cannot_be_read(void **state)
                          k == 0 ? 9 : 4); /* looks at the lost one: three times three, at the orphan two */
     }
     make_lost(&f, "lost", paths[0], paths[1]);
-    fault_sys_start();
     for (n = 1; n <= 3; n++) {
         fault_sys_arm(FAULT_STAT, n, EIO, FAULT_ONCE);
         int r = recover_orphans(&f.s->disks[0], /* repair= */ false, &files, &bytes);
@@ -800,9 +801,9 @@ static void test_a_walk_while_the_index_cannot_be_read(void **state)
         assert_int_equal(fault_sys_hit(), n < 3);
         fault_sys_disarm();
     }
-    fault_sys_stop();
     assert_true(is_whole(f.s, "k", 1, 3 * MIB));
     fixture_fini(&f);
+    fault_sys_stop();
     testkv_reset();
 }
 

@@ -1,4 +1,5 @@
 /* layer: store */
+/* threaded */
 /* Many threads find, create, fill, replace, publish, remove and evict at once; every byte that is served must
  * be right. */
 #include "test_store_common.h"

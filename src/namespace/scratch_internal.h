@@ -50,8 +50,8 @@ struct scratch_bucket {
     uint64_t users;
     bool closing; /* being removed: changes wait */
     bool removed;
-    _Atomic uint64_t
-        orphaned_ns; /* monotonic: when an inode last lost its last link while it was held; or 0 */
+    /* Monotonic: when an inode last lost its last link while it was held; or 0. */
+    _Atomic uint64_t orphaned_ns;
     /* the stripe's holder writes, anyone reads: */
     struct {
         _Atomic int64_t inodes, bytes, keyed;

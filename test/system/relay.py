@@ -1,33 +1,57 @@
-"""A TCP relay before a server, which can fall silent: connections are accepted, bytes are taken, and nothing comes back."""
+"""A listener in the test process, and a TCP relay before a server, which can fall silent: connections are accepted, bytes are taken, and
+nothing comes back."""
 
 import select
 import socket
 import threading
 
 
-class Relay:
-    """relay = Relay(port of the server); relay.hush(after=BYTES) lets so many bytes of answers through on each connection and then none,
-    also on those that come; relay.speak() lets all of it go on."""
+class Listener:
+    """Each connection to a free port of the loopback goes to _serve(client), in a thread of its own."""
 
-    def __init__(self, port):
-        self.server = ("127.0.0.1", port)
+    def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
-        self.lock = threading.Condition()
-        self.quiet_after = None  # bytes; None: it speaks
-        self.quiet = []  # of each connection that is: [something is held back, something was asked since]
-        self.ended = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.accepting = threading.Thread(target=self._accept, daemon=True)
+        self.accepting.start()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
+        # Only when nobody waits in accept is the descriptor's number free for others: a system call that is begun again, as after some
+        # signals, looks the number up again, and would take the connections of whoever listens under it by then.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.accepting.join()
+        self.listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+
+class Relay(Listener):
+    """relay = Relay(port of the server); relay.hush(after=BYTES) lets so many bytes of answers through on each connection and then none,
+    also on those that come; relay.speak() lets all of it go on."""
+
+    def __init__(self, port):
+        self.server = ("127.0.0.1", port)
+        self.lock = threading.Condition()
+        self.quiet_after = None  # bytes; None: it speaks
+        self.quiet = []  # of each connection that is: [something is held back, something was asked since]
+        self.ended = False
+        super().__init__()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+
+    def __exit__(self, *_):
         with self.lock:
             self.ended = True
             self.lock.notify_all()
-        self.listener.close()
+        super().__exit__()
 
     def hush(self, after=0):
         with self.lock:
@@ -42,14 +66,6 @@ class Relay:
         """Connections that wait for an answer now, and are open at the other side."""
         with self.lock:
             return sum(any(one) for one in self.quiet)
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client):
         with client, socket.create_connection(self.server) as server:

@@ -5,12 +5,12 @@ import json
 import socket
 import ssl
 import subprocess
-import threading
 
 import pytest
 
 import harness
 import origins
+from relay import Listener
 
 SECRET = b"what only the role may read"
 
@@ -154,37 +154,21 @@ def received(connection):
     return piece
 
 
-class Tunnel:
+class Tunnel(Listener):
     """https before a port of this machine."""
 
     def __init__(self, port, context):
         self.to = port
         self.context = context
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-
-    def __enter__(self):
-        self.thread = threading.Thread(target=self._accept)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        self.thread.join()
-
-    def _accept(self):
-        while True:
-            try:
-                plain, _ = self.listener.accept()
-            except OSError:
-                return
-            try:
-                self._serve(plain)
-            except OSError:  # a client that does not believe the certificate goes away
-                plain.close()
+        super().__init__()
 
     def _serve(self, plain):
+        try:
+            self._answer(plain)
+        except OSError:  # a client that does not believe the certificate goes away
+            plain.close()
+
+    def _answer(self, plain):
         """One request and its answer, which ends with the connection."""
         with self.context.wrap_socket(plain, server_side=True) as near, socket.create_connection(("127.0.0.1", self.to)) as far:
             head = b""

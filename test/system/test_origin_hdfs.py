@@ -13,6 +13,7 @@ import urllib3.exceptions
 import harness
 import origins
 import wire
+from relay import Listener
 from test_origins import check, fill, s3_keys
 
 pytestmark = pytest.mark.timeout(1500)  # two Java programs start
@@ -40,7 +41,7 @@ def new_bucket(node, server, url=None, **properties):
     return name
 
 
-class Relay:
+class Relay(Listener):
     """A TCP relay before the namenode that breaks on purpose: the next `times` connections whose request has `match` are answered
     with `answer` (bytes), or closed when that is empty. What the namenode tells as `told` becomes `instead`. Of the next `cuts` answers
     no more than `cut_after` bytes come, then nothing until `cut_go` is set, and then the end."""
@@ -49,27 +50,11 @@ class Relay:
         self.upstream, self.told, self.instead = port, told, instead
         self.cuts, self.cut_after, self.cut_go, self.held = 0, 0, threading.Event(), threading.Event()
         self.cut_go.set()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
         self.match, self.answer, self.times = None, b"", 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.listener.close()
+        super().__init__()
 
     def fault(self, match, answer=b"", times=1):
         self.answer, self.times, self.match = answer, times, match
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client):
         try:

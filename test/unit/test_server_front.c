@@ -208,6 +208,82 @@ static int other_end(int fd)
     return -1;
 }
 
+static const struct sys *real;
+static _Atomic uint64_t held_ms; /* what the clock shows; 0: it goes */
+
+static uint64_t held_clock(void)
+{
+    uint64_t ms = atomic_load(&held_ms);
+    return ms ? ms * 1000000 : real->mono_ns();
+}
+
+/* When the only connection is closed if nothing arrives; 0: somebody has it; CONN_NEVER: it is gone. */
+static uint64_t deadline_of(struct fixture *f)
+{
+    struct conn_table *t = &f->front->conns;
+    LOCK_SCOPE(&t->lock);
+    for (int i = 0; i < CONN_SLOTS; i++)
+        if (t->slots[i])
+            return t->slots[i]->phase == CONN_LINGER ? atomic_load(&t->slots[i]->deadline_ms) : 0;
+    return CONN_NEVER;
+}
+
+/* The clock goes on by so much, late connections are closed, and the client sends a byte: whether it was
+ * taken. A clock that stands within the tick of a deadline would never come to its end. */
+static bool sends_after(struct fixture *f, int fd, uint64_t ms)
+{
+    uint64_t before_ms = deadline_of(f), now_ms = atomic_load(&held_ms) + ms, deadline_ms = 0;
+    bool late = before_ms <= now_ms;
+    now_ms += late ? CONN_TICK_MS : 0;
+    atomic_store(&held_ms, now_ms);
+    for (int i = 0; i < 60000 && late && deadline_ms != CONN_NEVER; i++) {
+        deadline_ms = deadline_of(f);
+        real->sleep_ns(1000000);
+    }
+    if (deadline_ms == CONN_NEVER || send(fd, "x", 1, MSG_NOSIGNAL) != 1)
+        return false;
+    for (int i = 0; i < 60000 && (deadline_ms == 0 || deadline_ms == before_ms); i++) {
+        deadline_ms = deadline_of(f);
+        real->sleep_ns(1000000);
+    }
+    return deadline_ms > now_ms && deadline_ms != CONN_NEVER;
+}
+
+/* A client that is still sending when it is refused has its answer, also where it stands still for seconds
+ * again and again; not for ever, and not when it sends nothing at all. */
+static void refused_senders_are_borne_for_a_while(void **state)
+{
+    static struct sys held;
+    struct buf _cleanup_buf_ b = BUF_INIT(MIB);
+    real = sys;
+    held = *sys;
+    held.mono_ns = held_clock;
+    sys = &held;
+    for (int sends = 0; sends < 2; sends++) {
+        struct fixture *f = start(&(struct front_config){.threads = 2, .request_timeout_ms = 3600000});
+        atomic_store(&held_ms, real->mono_ns() / 1000000);
+        int fd = dial(f->http), seconds = 0;
+        say(fd, "nonsense\r\n\r\n");
+        assert_int_equal(answer(fd, &b), 400);
+        while (deadline_of(f) == 0)
+            real->sleep_ns(1000000);
+        for (; sends && seconds < 60 && sends_after(f, fd, 3000); seconds += 3)
+            ;
+        assert_true(sends ? seconds >= 24 && seconds <= 33 : !sends_after(f, fd, 6000));
+        (void)close(fd);
+        stop(f);
+        atomic_store(&held_ms, 0);
+    }
+}
+
+/* Also where it failed: what comes next needs a clock that goes. */
+static int let_the_clock_go(void **state)
+{
+    atomic_store(&held_ms, 0);
+    sys = real;
+    return 0;
+}
+
 /* Pipelined requests that one read does not take are all answered, though nothing arrives after it. (Seen to
  * fail where a full buffer is taken for all there is.) */
 static void answers_what_one_read_does_not_take(void **state)
@@ -668,6 +744,7 @@ int main(void)
         cmocka_unit_test(idle_connections_are_closed),
         cmocka_unit_test(a_rest_without_progress_is_given_up),
         cmocka_unit_test(broken_heads_are_refused),
+        cmocka_unit_test_teardown(refused_senders_are_borne_for_a_while, let_the_clock_go),
         cmocka_unit_test(refuses_connections_beyond_the_maximum),
         cmocka_unit_test(bounds_memory_for_heads),
         cmocka_unit_test(express_requests_pass_busy_workers),

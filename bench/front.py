@@ -15,7 +15,7 @@ import time
 
 import lab as lab_module
 import peers
-from lab import MIB, MemoryWatch, harness, pair_row, say, spread, stolen, value_row
+from lab import MIB, OURS, MemoryWatch, harness, pair_row, say, spread, stolen, value_row
 from usage import Usage
 from versus import NotRun, costs, rounds, rows_against, rows_left_out, skipping
 
@@ -38,7 +38,7 @@ TLS_QUICK_OBJECTS, TLS_QUICK_REQUESTS = 8, 16
 VALUE_BYTES, VALUES, VALUE_GETS, VALUE_GOAL = 1 << 10, 1_000, 60_000, 50_000
 LIST_OBJECTS, QUICK_LIST_OBJECTS, LIST_SECONDS, LIST_THREADS = 1_000_000, 5_000, 30, 4
 LIST_GROWTH_BYTES = 64 * MIB
-OURS, STATIC, CACHE, DIRECT = "forebay", "nginx with sendfile", "nginx with proxy_cache", "versitygw itself"
+STATIC, CACHE, DIRECT = "nginx with sendfile", "nginx with proxy_cache", "versitygw itself"
 UNSIGNED, STATIC_TLS = "forebay, unsigned", "nginx over TLS"
 STATIC_ALIKE = "nginx with sendfile and our congestion control"
 OUR_CONGESTION = "reno"  # of a listener on the loopback (sock_free_of_clocks in src/net/sock_open.c)

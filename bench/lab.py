@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 
+import flames
 from goals import PAIRS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -29,7 +30,8 @@ import harness  # noqa: E402  (needs the path above)
 
 MIB = 1 << 20
 GIB = 1 << 30
-QUICK_PAIRS = 3
+OURS = "forebay"  # the name of our side; of others that are ours it is the beginning
+QUICK_PAIRS, FLAME_PAIRS = 3, 2
 SHAPE = {"first_byte": "20ms", "per_connection": "50MB/s", "total": "300MB/s"}
 SHAPED_BYTES_PER_S = 300e6
 VALIDATE = "ttl:1h"  # by default attributes are checked again after 60 s: requests to the origin in the middle of longer epochs
@@ -61,7 +63,12 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+last_said = ""
+
+
 def say(text):
+    global last_said
+    last_said = text
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -222,6 +229,8 @@ class NoRoom(RuntimeError):
 class Lab:
     """The directory, the origin, and how many pairs to take."""
 
+    flames = None  # flames.Flames, where graphs are asked for in place of figures
+
     def __init__(self, directory=None, quick=False):
         self.quick = quick
         self.pairs = QUICK_PAIRS if quick else PAIRS
@@ -365,18 +374,22 @@ class Lab:
         address = "https://" + address if urls[0].startswith("https:") else address
         return [f"{t} {r}" for t, r in zip(targets, ranges)] if ranges else targets, address
 
+    def watching(self, side=OURS, part=""):
+        """While a sample of a side is taken: perf looks on where that is ours and flame graphs are asked for. part: of what was said."""
+        if self.flames is None or not side.startswith(OURS):
+            return contextlib.nullcontext()
+        return self.flames.sampling(flames.titled(last_said, side, OURS) + (f": {part}" if part else ""))
+
     def take_pairs(self, ours, reference, pairs=None):
         """Runs both functions in turns, the first one changing with every pair; each gives a number. Gives the list of
         (ours, reference) and the share of stolen time."""
         taken = []
         with stolen() as share:
             for i in range(pairs or self.pairs):
-                if i % 2 == 0:
+                b = reference() if i % 2 else None
+                with self.watching():
                     a = ours()
-                    b = reference()
-                else:
-                    b = reference()
-                    a = ours()
+                b = b if i % 2 else reference()
                 taken.append((a, b))
         return taken, share[0]
 

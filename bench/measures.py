@@ -68,6 +68,7 @@ READERS_AT_ONCE = 4
 
 def warm_row(lab, title, pids, read, ours, plain):
     """read(path) of both in turns."""
+    say(f"warm: {title}, {lab.pairs} pairs")
     taken, share = rounds(lab, {OURS: lambda: measured(pids, lambda: read(ours)), DISK: lambda: measured(no_processes, lambda: read(plain))})
     return cost_row(f"Warm reads through the mount, {title}, of the disk's", 0.95, taken[OURS], taken[DISK], share, "MB/s", 1e-6)
 
@@ -76,7 +77,6 @@ def warm_rows(lab, plain, ours, pids, state):
     rows = []
     for title, mode, block, count in WAYS:
         count = count // QUICK_SHARE if lab.quick and mode == "random" else count
-        say(f"warm: {title}, {state}, {lab.pairs} pairs")
         rows.append(warm_row(lab, f"{title}, {state}", pids, lambda path: lab.read(mode, path, block, count), ours, plain))
         if lab.quick:
             continue

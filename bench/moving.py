@@ -55,11 +55,11 @@ def origins(lab):
         yield {"versitygw": lab.origin, "another node": NodeOrigin(node)}
 
 
-def timed_job(node, n_bytes, *words, timeout, beside=None):
+def timed_job(lab, node, n_bytes, *words, timeout, beside=None):
     """A command of the node that waits for its job: seconds, rate, and what node and command cost; `beside`: {name: pid} of processes of
     which is told what they took for each GB."""
     before = cpu_seconds((beside or {}).values())
-    with Usage(lambda: tree([node.pid])) as usage:
+    with lab.watching(part=words[0]), Usage(lambda: tree([node.pid])) as usage:
         start = time.monotonic()
         node.cli(*words, "--quiet", "--wait", timeout=timeout)
         seconds = time.monotonic() - start
@@ -112,7 +112,7 @@ def prefetch_from(lab, name, origin):
         for _ in range(lab.pairs):
             with lab.node(bucket, endpoint=shaper.endpoint, keep=True, origin=origin) as node:
                 shaper.reset()
-                samples.append({**timed_job(node, total, "prefetch", bucket, timeout=600,
+                samples.append({**timed_job(lab, node, total, "prefetch", bucket, timeout=600,
                                             beside={"shaper": shaper.pid, name: origin.pid}), **asked(shaper, total)})
                 shaper.reset()
                 bench("epoch", bucket, "--socket", node.socket_path, "--verify", "--epochs", 1)
@@ -148,8 +148,8 @@ def empty(client, bucket):
 class Both:
     """A scratch bucket of a node with nothing in it and a bucket of the origin, and jobs from one to the other and back."""
 
-    def __init__(self, node, endpoint, source, origin):
-        self.node, self.source, self.client = node, source, origin.s3()
+    def __init__(self, lab, node, endpoint, source, origin):
+        self.lab, self.node, self.source, self.client = lab, node, source, origin.s3()
         self.signed = origin.s3(signature_version="s3v4")
         self.target = origin.new_bucket()
         self.settings = [word for name, value in origin.properties(endpoint).items() for word in ("--set", f"{name}={value}")]
@@ -165,7 +165,7 @@ class Both:
                                  (("export", "scratch/in", f"s3://{self.target}"), "request_bytes")):
             if shaper:
                 shaper.reset()
-            sample = timed_job(self.node, total, *words, *self.settings, timeout=3600, beside=beside)
+            sample = timed_job(self.lab, self.node, total, *words, *self.settings, timeout=3600, beside=beside)
             samples.append({**sample, **(asked(shaper, total, direction) if shaper else {})})
         return samples
 
@@ -236,7 +236,7 @@ def jobs_with(lab, name, origin, plain, count, rounds):
     source, files = lab.upload({name: plain for name in names}, origin=origin), lab_module.links_of(lab.path("moved"), names, plain)
     total, times, bare = count * LARGE_BYTES, [], ([], [])
     with lab.shaper(origin=origin, **SHAPE) as shaper, lab.node() as node, stolen() as share:
-        both = Both(node, shaper.endpoint, source, origin)
+        both = Both(lab, node, shaper.endpoint, source, origin)
         client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
         sends, parts = origin.new_bucket() if shutil.which("curl") else None, parts_of(lab, plain)
         say(f"import and export of {count} objects of 100 MB, {rounds} times, {name}")
@@ -292,7 +292,7 @@ def jobs_small(lab):
     for path in sources_of(make_files(lab, count, SMALL_BYTES)).values():
         os.link(path, files / path.name)
     with lab.node() as node:
-        both = Both(node, None, source, lab.origin)
+        both = Both(lab, node, None, source, lab.origin)
         with stolen() as share:
             samples = both.once(count * SMALL_BYTES)
         both.check(lab, count, count * SMALL_BYTES, files)

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 
+import flames
 import goals
 
 NOTES = pathlib.Path(__file__).resolve().parent / "NOTES.md"
@@ -65,6 +66,17 @@ def where_the_time_goes(name, rows):
     missed, unknown = unexplained(name, rows)
     parts = [f"Where the time goes: [NOTES.md](NOTES.md#{name})."] if missed and name in noted() else []
     return " ".join(parts + ([f"It was not looked into where it goes in: {'; '.join(unknown)}."] if unknown else [])) or None
+
+
+def flames_of(directory, name, rows):
+    """Below that: the flame graphs, as `bench/run --flames` drew them last."""
+    path = directory / "flames" / f"{name}.json"
+    if not unexplained(name, rows)[0] or not path.exists():
+        return []
+    found, folder = json.loads(path.read_text()), "" if directory.name != "results" else "results/"
+    return ["", f"Flame graphs of ours (`{found['command']}`, {found['date']}, commit {found['commit']}; {goals.machine_text(found['machine'])}), and whose the "
+            "processors' time was:", "",
+            *(f"* [{one['title']}]({folder}flames/{one['file']}): {flames.shares(one)}" for one in found["graphs"])]
 
 
 def same_sources(before, now):
@@ -190,7 +202,7 @@ def row_line(row):
     return f"| {row['title']} | {row['goal']} | {result} | {goals.row_verdict(row)} | {detail} | {stolen} |"
 
 
-def section(name, result):
+def section(name, result, directory=None):
     m = result["machine"]
     lines = [f"## {TITLES.get(name, name)}", "",
              f"`{result['command']}`, {result['date']}, forebay {result['version']} at commit {result['commit']}"
@@ -203,6 +215,7 @@ def section(name, result):
     lines += [row_line(row) for row in result["rows"]]
     if where_the_time_goes(name, result["rows"]):
         lines += ["", where_the_time_goes(name, result["rows"])]
+    lines += flames_of(directory, name, result["rows"]) if directory else []
     if result.get("before"):
         lines += ["", f"Run again: {agreement_text(result)}."]
     notes = sorted({row["mounts"] for row in result["rows"] if "mounts" in row})
@@ -254,7 +267,7 @@ def render(directory):
     """The whole page from the JSON files of a directory."""
     directory = pathlib.Path(directory)
     results = goals.load(directory)
-    sections = [section(name, results[name]) for name in TITLES if name in results]
+    sections = [section(name, results[name], directory) for name in TITLES if name in results]
     sections.append(again_section(results))
     if (directory / "systems.json").exists():
         sections.append(systems_section(directory / "systems.json"))

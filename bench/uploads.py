@@ -9,7 +9,7 @@ import subprocess
 
 import lab as lab_module
 import peers
-from lab import harness, say
+from lab import OURS, harness, say
 from usage import Usage
 from versus import NotRun, bench, cost_row, not_run_row, rounds, skipping
 
@@ -17,7 +17,7 @@ PUT_REQUESTS, QUICK_PUT_REQUESTS, PUT_SIZE, PUT_BYTES = 64, 4, "16MiB", 16 << 20
 BACK_BYTES, QUICK_BACK_BYTES = 1 << 30, 64 << 20
 CONNECTIONS = (1, 4)
 OWN_OBJECTS, PUT_PREFIX = 16, "forebay-bench-1/put-0"  # of each connection of `bench load`; of the first one
-OURS, CEILING, OTHER, FIO, LOOPBACK = "forebay", "the ceiling", "versitygw", "fio", "the loopback"
+CEILING, OTHER, FIO, LOOPBACK = "the ceiling", "versitygw", "fio", "the loopback"
 MINIO = peers.MINIO
 LOWER = "the lower of fio's and the loopback"
 

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 import lab as lab_module
 import peers
-from lab import GIB, MIB, SHAPE, harness, pair_row, say, spread, stolen
+from lab import GIB, MIB, OURS, SHAPE, harness, pair_row, say, spread, stolen
 from usage import Usage
 
 COLD_BYTES, QUICK_COLD_BYTES = GIB, 32 * MIB
@@ -25,7 +25,7 @@ RANDOM_READS, QUICK_RANDOM_READS = 50_000, 2_000
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 20_000, 300, 110_000
 PEER_FILES = 4_000
 SMALL_WORKERS, QUICK_SMALL_WORKERS = (1, 4), (4,)
-OURS, READ_ONLY, LIBRARY = "forebay", "forebay, read-only", "forebay, library"
+READ_ONLY, LIBRARY = "forebay, read-only", "forebay, library"
 DISK, TMPFS, STRAIGHT, ONE_GET = peers.DISK, peers.TMPFS, "parallel ranges straight from the origin", "one GET straight from the origin"
 BESIDE = {DISK, TMPFS, STRAIGHT, ONE_GET}  # what a machine and an origin can give by themselves: shown beside the peers, none of them
 STRAIGHT_CONNECTIONS, STRAIGHT_BYTES = 8, 8 * MIB
@@ -57,7 +57,8 @@ def rounds(lab, sides, left_out=None, pairs=None):
             for name in (list(sides) if i % 2 == 0 else reversed(list(sides))):
                 with contextlib.nullcontext() if left_out is None else skipping(name, left_out):
                     if left_out is None or name not in left_out:
-                        taken[name].append(sides[name]())
+                        with lab.watching(name):
+                            taken[name].append(sides[name]())
     return {name: samples for name, samples in taken.items() if name not in (left_out or {})}, share[0]
 
 

@@ -1,5 +1,6 @@
 """What the tests of bench/ share: its modules and programs as they lie in the tree, built for release."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import subprocess
@@ -22,6 +23,13 @@ def lab_module(monkeypatch):
     import lab
     monkeypatch.setattr(lab, "BUILD", BUILD)
     return lab
+
+
+class Unwatched:
+    """A lab, or what stands for one, of which no flame graphs are asked for."""
+
+    def watching(self, *_, **__):
+        return contextlib.nullcontext()
 
 
 def program(name, *arguments):

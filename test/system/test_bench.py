@@ -18,7 +18,7 @@ import tempfile
 import pytest
 
 import harness
-from benched import BENCH, BUILD, MIB, bench_run, lab_module, program  # noqa: F401 (lab_module is a fixture)
+from benched import BENCH, BUILD, MIB, Unwatched, bench_run, lab_module, program  # noqa: F401 (lab_module is a fixture)
 
 
 # ---- reader ----
@@ -497,7 +497,7 @@ def test_each_side_of_write_back_begins_with_nothing_on_its_way(lab_module, monk
         def s3(self, **_config):
             return "origin"
 
-    class Fake:
+    class Fake(Unwatched):
         quick, pairs, origin = True, 3, Origin()
 
         def node(self):

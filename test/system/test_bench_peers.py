@@ -15,7 +15,7 @@ import tempfile
 import pytest
 
 import harness
-from benched import BUILD, MIB, lab_module, program  # noqa: F401 (lab_module is a fixture)
+from benched import BUILD, MIB, Unwatched, lab_module, program  # noqa: F401 (lab_module is a fixture)
 
 
 # ---- costs, rounds and peers ----
@@ -66,7 +66,7 @@ def test_rounds_turn_the_order_around(lab_module):
     import versus
     order = []
 
-    class Quiet:
+    class Quiet(Unwatched):
         pairs = 3
 
     taken, _share = versus.rounds(Quiet(), {name: lambda name=name: order.append(name) or {"rate": 1.0 + len(order)} for name in "abc"})
@@ -117,7 +117,7 @@ def test_a_peer_that_fails_in_the_middle_is_left_out(lab_module, tmp_path):
     import peers
     import versus
 
-    class Quiet:
+    class Quiet(Unwatched):
         pairs = 5
 
     (tmp_path / "source").write_bytes(b"right")
@@ -689,7 +689,7 @@ def test_servers_are_measured_with_both_congestion_controls(lab_module, monkeypa
     assert list(all_sides) == [*sides, alike] and all_sides[alike] == sides[front.DIRECT]
     assert left_out == {front.ALIKE.format("MinIO"): "cannot be told here"}
 
-    class Fake:
+    class Fake(Unwatched):
         quick, pairs = True, 2
 
         def node(self, _bucket):

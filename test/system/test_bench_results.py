@@ -12,7 +12,7 @@ import types
 import pytest
 
 import harness
-from benched import BENCH, MIB, bench_run, lab_module, promised, result_of  # noqa: F401 (lab_module is a fixture)
+from benched import BENCH, MIB, Unwatched, bench_run, lab_module, promised, result_of  # noqa: F401 (lab_module is a fixture)
 
 
 # ---- judging ----
@@ -27,7 +27,7 @@ def test_a_goal_is_judged_by_the_median(lab_module):
     assert not lab_module.pair_row("t", 1.2, [(1.3, 1.0)] * 9, 0, "ms", at_most=True)["met"]
 
 
-class Fake:
+class Fake(Unwatched):
     """A lab in which nothing runs: nodes, mounts and the shaper are there by name alone."""
     quick, pairs = True, 3
 

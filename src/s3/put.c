@@ -177,6 +177,37 @@ static enum s3_error own_end(struct s3_request *r, struct slice *ret)
     return S3_OK;
 }
 
+/* The value of a header and those of later ones with its name, as S3 joins them; without a pointer where an
+ * earlier one has it already. */
+static struct slice joined_value(struct s3_request *r, size_t i)
+{
+    const struct http_header *all = r->http->headers;
+    size_t n = 0, times = 0;
+    char *out;
+
+    for (size_t j = 0; j < r->http->n_headers; j++) {
+        if (!slice_eq_case(all[j].name, all[i].name))
+            continue;
+        if (j < i)
+            return SLICE_NULL;
+        n += all[j].value.n + 1;
+        times++;
+    }
+    if (times == 1)
+        return all[i].value;
+    out = arena_alloc(r->arena, n);
+    n = 0;
+    for (size_t j = i; j < r->http->n_headers; j++) {
+        if (!slice_eq_case(all[j].name, all[i].name))
+            continue;
+        if (j > i)
+            out[n++] = ',';
+        memcpy(out + n, all[j].value.p, all[j].value.n);
+        n += all[j].value.n;
+    }
+    return slice_of(out, n);
+}
+
 enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct slice *ret_meta)
 {
     _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_META_MAX_BYTES);
@@ -190,9 +221,9 @@ enum s3_error put_metadata(struct s3_request *r, struct slice *ret_type, struct 
     if (error)
         return error;
     for (size_t i = 0; i < r->http->n_headers; i++) {
-        struct slice name = r->http->headers[i].name, value = r->http->headers[i].value;
+        struct slice name = r->http->headers[i].name, value;
 
-        if (!put_is_kept(name))
+        if (!put_is_kept(name) || !(value = joined_value(r, i)).p)
             continue;
         if (meta_is_ours(name))
             return reply_refuse(r, S3_ERR_NOT_IMPLEMENTED,

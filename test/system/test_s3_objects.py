@@ -80,6 +80,19 @@ def test_attributes_are_kept(bucket):
     assert bucket.s3.head_object(Bucket=bucket.name, Key="bare")["Metadata"] == {}
 
 
+def test_headers_that_come_twice_are_one(bucket):
+    """As S3 joins them, by commas and without blanks, in the order of the request, whatever the case of their names; the coding of the transfer
+    is left out of them. (Seen to fail: each was a line of its own.)"""
+    lines = [("x-amz-meta-colour", "red"), ("Cache-Control", "no-store"), ("X-Amz-Meta-Colour", ""), ("x-amz-meta-other", "1"),
+             ("Content-Encoding", "aws-chunked"), ("cache-control", "max-age=5"), ("x-amz-meta-colour", "blue"), ("content-encoding", "gzip")]
+    status, body = put_signed(bucket.node, f"/{bucket.name}/k", lines)
+    assert status == 200, body
+    for s3 in (bucket.s3, bucket.truth):
+        found = s3.head_object(Bucket=bucket.name, Key="k")
+        assert found["Metadata"] == {"colour": "red,,blue", "other": "1"}
+        assert found["CacheControl"] == "no-store,max-age=5" and found["ContentEncoding"] == "gzip"
+
+
 def test_response_headers_can_be_overridden(bucket):
     """The response-* parameters replace what is stored, for this answer only."""
     bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x", ContentType="text/plain", CacheControl="no-store")
@@ -585,6 +598,23 @@ def test_copies_that_no_byte_of_comes_here_for(bucket, node, origin, new_shaper)
     assert bucket.truth.get_object(Bucket=apart, Key="k")["Body"].read() == data
 
 
+def put_signed(node, path, lines):
+    """(status, body) of a PUT of nothing with these header lines, signed, also where a name comes twice."""
+    request = botocore.awsrequest.AWSRequest("PUT", node.endpoint + path)
+    for line in lines:
+        request.headers.add_header(*line)
+    botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(*node.credentials), "s3", harness.REGION).add_auth(request)
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(node.endpoint).netloc, timeout=200)
+    connection.putrequest("PUT", path, skip_accept_encoding=True)
+    for line in [*request.headers.items(), ("Content-Length", "0")]:
+        connection.putheader(*line)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
+
+
 @pytest.mark.parametrize("name, values", [
     ("if-match", ['"x"', '"y"']),
     ("if-none-match", ['"x"', "ETAG"]),
@@ -597,18 +627,9 @@ def test_conditions_of_copies_that_are_said_twice(bucket, name, values):
     etag = s3.put_object(**where, Body=b"data")["ETag"]
     upload = s3.create_multipart_upload(Bucket=bucket.name, Key="parts")["UploadId"]
     for path in (f"/{bucket.name}/to", f"/{bucket.name}/parts?partNumber=1&uploadId={upload}"):
-        request = botocore.awsrequest.AWSRequest("PUT", node.endpoint + path, headers={"x-amz-copy-source": f"/{bucket.name}/from"})
-        for value in values:
-            request.headers.add_header(f"x-amz-copy-source-{name}", value.replace("ETAG", etag))
-        botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(*node.credentials), "s3", harness.REGION).add_auth(request)
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(node.endpoint).netloc, timeout=200)
-        connection.putrequest("PUT", path, skip_accept_encoding=True)
-        for line in [*request.headers.items(), ("Content-Length", "0")]:
-            connection.putheader(*line)
-        connection.endheaders()
-        answer = connection.getresponse()
-        assert answer.status == 412 and b"PreconditionFailed" in answer.read(), path
-        connection.close()
+        lines = [("x-amz-copy-source", f"/{bucket.name}/from"), *((f"x-amz-copy-source-{name}", value.replace("ETAG", etag)) for value in values)]
+        status, body = put_signed(node, path, lines)
+        assert status == 412 and b"PreconditionFailed" in body, path
     assert [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["from"]
     assert "Parts" not in s3.list_parts(Bucket=bucket.name, Key="parts", UploadId=upload)
 

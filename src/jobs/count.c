@@ -32,7 +32,7 @@ static void *run(void *arg)
         if (!c->o.chosen(c->o.arg, &o))
             continue;
         c->so_far.objects++;
-        c->so_far.bytes += o.size_bytes;
+        c->so_far.bytes += o.counted_bytes;
     }
     c->result = r < 0 ? r : r == 0 && !told_to_stop(c);
     atomic_store(&c->ended, true);

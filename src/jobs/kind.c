@@ -148,7 +148,7 @@ static int evict(struct kind_work *w, const struct kind_object *o, struct err *e
         return was;
     if (e)
         *e = (struct err){0};
-    w->bytes = w->spec->listed ? c.present_bytes : o->size_bytes;
+    w->bytes = w->spec->listed ? c.present_bytes : o->counted_bytes;
     int r = object_evict(w->session, &req, w->arena, &rep, e);
     return r < 0 || was == 0 ? r : KIND_SKIPPED;
 }
@@ -157,7 +157,7 @@ static int validate(struct kind_work *w, const struct kind_object *o, struct err
 {
     struct wire_confirm_req req = {.bucket = w->source_bucket, .key = o->key};
     struct wire_confirm_rep rep;
-    w->bytes = o->size_bytes;
+    w->bytes = o->counted_bytes;
     int r = object_confirm(w->session, &req, w->arena, &rep, e);
     if (r < 0)
         return r;

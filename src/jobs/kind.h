@@ -23,6 +23,7 @@ enum kind_end { KIND_NOWHERE, KIND_BUCKET, KIND_URL, KIND_EITHER };
 struct kind_object {
     struct slice key;
     uint64_t size_bytes, mtime_ns; /* mtime 0: not known */
+    uint64_t counted_bytes;        /* of a walk over what is cached those that are here, else all */
     bool is_unknown;               /* both could not be asked for */
     bool is_unfit;                 /* stands for names longer than any key, which begin so (origin.h) */
 };

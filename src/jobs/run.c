@@ -53,7 +53,7 @@ struct item {
     enum item_state state;
     char *key;
     size_t key_n;
-    uint64_t size, mtime_ns;
+    uint64_t size, mtime_ns, counted;
     bool is_to_ask; /* whether it is chosen is not known yet */
     bool is_unfit;
     int result; /* enum kind_result or an error */
@@ -253,8 +253,10 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .give_requests = on_give_requests,
                           .parts_at_once = r->ends.parts_at_once,
                           .arg = r};
-    struct kind_object o = {
-        .key = slice_of(it->key, it->key_n), .size_bytes = it->size, .mtime_ns = it->mtime_ns};
+    struct kind_object o = {.key = slice_of(it->key, it->key_n),
+                            .size_bytes = it->size,
+                            .mtime_ns = it->mtime_ns,
+                            .counted_bytes = it->counted};
     int chosen = it->is_unfit ? refuse_unfit(&e) : it->is_to_ask ? ask_item(r, it, a, &e) : 1;
     arena_clear(a);
     int has_tag = chosen > 0 ? ask_tag(r, o.key, &e) : 1;
@@ -363,7 +365,7 @@ static void settle_one(struct run *r, struct item *it)
     if (it->result == KIND_LEFT_OUT) {
         bool was_counted = rec->spec.newest == 0; /* else the count has asked for its tags itself */
         rec->total_objects -= was_counted ? MIN(rec->total_objects, (uint64_t)1) : 0;
-        rec->total_bytes -= was_counted ? MIN(rec->total_bytes, it->size) : 0;
+        rec->total_bytes -= was_counted ? MIN(rec->total_bytes, it->counted) : 0;
         rec->failed_objects -= again ? 1 : 0;
     } else if (it->result >= 0) {
         rec->done_objects++;
@@ -470,6 +472,7 @@ static void push(struct run *r, const struct kind_object *o)
     r->items[r->tail % WINDOW] = (struct item){.key = slice_dup(o->key),
                                                .key_n = o->key.n,
                                                .size = o->size_bytes,
+                                               .counted = o->counted_bytes,
                                                .mtime_ns = o->mtime_ns,
                                                .is_to_ask = o->is_unknown || again,
                                                .is_unfit = o->is_unfit};
@@ -674,7 +677,7 @@ static int count_phase(struct run *r, struct err *e)
         if (has_tag < 0)
             return stopping(r) ? 0 : err_prefix(e, has_tag, SLICE_FMT, SLICE_ARG(o.key));
         objects++;
-        bytes += o.size_bytes;
+        bytes += o.counted_bytes;
         if (newest)
             newest_add(newest, o.key, o.size_bytes, o.mtime_ns);
     }

@@ -233,13 +233,17 @@ static int decode(struct source *s, struct kind_object *ret)
     if (!s->o.kv && s->o.over != KIND_OVER_ORIGIN) {
         struct wire_cached w;
         int r = wire_cached_decode(&s->page, &w);
-        *ret = (struct kind_object){.key = w.key, .size_bytes = w.size_bytes};
+        *ret =
+            (struct kind_object){.key = w.key, .size_bytes = w.size_bytes, .counted_bytes = w.present_bytes};
         return r;
     }
     struct wire_entry w;
     int r = wire_entry_decode(&s->page, &w);
     if (r == 0)
-        *ret = (struct kind_object){w.key, w.attr.size_bytes, w.attr.mtime_ns,
+        *ret = (struct kind_object){.key = w.key,
+                                    .size_bytes = w.attr.size_bytes,
+                                    .mtime_ns = w.attr.mtime_ns,
+                                    .counted_bytes = w.attr.size_bytes,
                                     .is_unknown = w.attr.kind == ENTRY_UNKNOWN,
                                     .is_unfit = slice_eq_str(w.attr.etag, ORIGIN_ETAG_UNFIT)};
     return r;

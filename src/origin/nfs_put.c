@@ -74,7 +74,7 @@ static int fill_piece(const struct origin_body *body, char *piece, size_t n, uin
 static int wait_for_all(const struct nfs *x, const struct origin_body *body, struct err *e)
 {
     char last;
-    bool is_to_wait = x->limit == 1 && !body->once && body->size_bytes > 0;
+    bool is_to_wait = x->limit == 1 && body->size_bytes > 0;
     return is_to_wait ? fill_piece(body, &last, 1, body->size_bytes - 1, e) : 0;
 }
 

@@ -612,6 +612,43 @@ static void test_what_was_listed_while_the_origin_is_away(void **state)
     assert_int_equal(try_list(f, 0), 2);
 }
 
+static struct {
+    struct fixture *f;
+    struct upstream *u;
+    bool is_overtaken;
+} A;
+
+static int list_in_vain(struct origin *o, const struct origin_list *l, struct arena *a,
+                        struct origin_page *ret, struct err *e)
+{
+    if (A.is_overtaken)
+        (void)mirror_changed(A.f->service->mirror, A.u->bucket, SLICE_LIT("k"));
+    return err_set(e, ERR_ORIGIN_DOWN, "it is away");
+}
+
+/* What was changed here while the origin was waited for in vain is not told as it was listed before. (Fails
+ * without is_overtaken in mirror_list.) */
+static void test_an_old_listing_that_a_change_overtakes(void **state)
+{
+    struct fixture *f = *state;
+    struct origin_ops ops = origin_file_ops;
+    ops.list = list_in_vain;
+    origin_write(f, "k", "one");
+    set_bucket(f, "validate=ttl:1ms\nretry=0s\n");
+    A.f = f;
+    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &A.u, NULL), 0);
+    for (int overtaken = 1; overtaken >= 0; overtaken--) {
+        assert_int_equal(try_list(f, 0), 1);
+        (void)usleep(2000);
+        A.is_overtaken = overtaken;
+        A.u->origin->ops = &ops;
+        assert_int_equal(try_list(f, 0), overtaken ? ERR_ORIGIN_DOWN : 1);
+        A.u->origin->ops = &origin_file_ops;
+        assert_int_equal(try_list(f, WIRE_FRESH), 1); /* it is there again */
+    }
+    upstream_unref(A.u);
+}
+
 /* ---- an origin whose bytes come alone ---- */
 
 struct bare_sink {
@@ -705,6 +742,7 @@ int main(void)
         TEST(test_a_new_bucket_is_tried_before_it_is_made),
         TEST(test_what_is_cached_while_the_origin_is_away),
         TEST(test_what_was_listed_while_the_origin_is_away),
+        TEST(test_an_old_listing_that_a_change_overtakes),
         TEST(test_metadata_that_comes_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

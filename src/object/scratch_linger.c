@@ -220,6 +220,20 @@ void stree_await(struct snode *n, const struct scratch_opened *x)
     stree_linger(t);
 }
 
+/* No mount has had its extent open since before this run. What has it open now is the settler, or a handle
+ * that has just ended: whose room is to be had at once. */
+static bool is_of_this_run(struct snode *n, const struct scratch_orphan *o)
+{
+    struct sfile *f = sfile_peek(n, o->bucket, o->ino);
+    if (!f)
+        return false;
+    lock_take(&n->lock);
+    bool is_fresh = f->fresh;
+    lock_drop(&n->lock);
+    sfile_put(n, f);
+    return is_fresh;
+}
+
 static bool is_open_somewhere(struct snode *n, const struct scratch_orphan *o)
 {
     _cleanup_(hard_unrefp) struct hard *h = NULL;
@@ -232,7 +246,8 @@ void snode_free_unnamed(struct snode *n, const struct scratch_orphans *o)
     bool may_come = sys_mono_ms() - n->started_ms < COMING_BACK_MS;
     for (size_t i = 0; i < o->n; i++) {
         struct scratch_orphans one = {.n = 1, .v = {o->v[i]}};
-        if (!may_come || !is_open_somewhere(n, &o->v[i]) || stree_keep_orphan(n, &o->v[i], NULL) < 0)
+        if (!may_come || is_of_this_run(n, &o->v[i]) || !is_open_somewhere(n, &o->v[i]) ||
+            stree_keep_orphan(n, &o->v[i], NULL) < 0)
             snode_free_orphans(n, &one);
     }
 }

@@ -557,6 +557,7 @@ static struct {
     _Atomic bool has_written;
     pthread_t test;
     _Atomic uint64_t sender; /* 0: not known */
+    atomic_bool are_several; /* threads that went there */
 } other;
 
 /* The calls that count are of the thread that goes to the origin: not in between its check and its removal,
@@ -564,8 +565,11 @@ static struct {
 static int open_of_sender(const char *path, int flags, mode_t mode)
 {
     if (!pthread_equal(pthread_self(), other.test) && atomic_load(&other.left) > 0 &&
-        strcmp(path, other.f->origin) == 0)
-        atomic_store(&other.sender, (uint64_t)pthread_self());
+        strcmp(path, other.f->origin) == 0) {
+        uint64_t last = atomic_exchange(&other.sender, (uint64_t)pthread_self());
+        if (last != 0 && last != (uint64_t)pthread_self())
+            atomic_store(&other.are_several, true);
+    }
     return sys_real.open(path, flags, mode);
 }
 
@@ -583,16 +587,18 @@ static uint64_t mono_ns_and_a_write(void)
         int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC, 0644);
         assert_true(fd >= 0 && write(fd, "xx", 2) == 2);
         (void)close(fd);
+        atomic_store(&other.has_written, true); /* before: who sees it later may not take it for a late one */
         assert_int_equal(rename(aside, path), 0);
         free(path);
         free(aside);
-        atomic_store(&other.has_written, true);
     }
     return sys_real.mono_ns();
 }
 
 /* At whatever moment of a removal's way to the origin somebody else writes there: what they wrote stays.
- * (What was there before the removal was acknowledged may be what was removed.) */
+ * (What was there before the removal was acknowledged may be what was removed. Where two threads went there,
+ * the calls that counted may have been of one while the other was between its check and its removal, which
+ * a directory lets nobody do in one step: that moment is tried again.) */
 static void test_a_removal_spares_what_others_wrote(void **state)
 {
     (void)state;
@@ -605,21 +611,25 @@ static void test_a_removal_spares_what_others_wrote(void **state)
     sys = &table;
     struct fixture *f = fixture_new();
     other.f = f;
-    for (uint64_t n = 1, late = 0; late < 3; n++) {
-        assert_true(n < 1000);
+    for (uint64_t n = 1, late = 0, again = 0; late < 3; n++) {
+        assert_true(n < 1000 && again < 100);
         (void)unlink(arena_printf(f->arena, "%s/k", f->origin));
         assert_int_equal(put(f, "k", 'a'), 0);
         flush(f);
         assert_int_equal(origin_look(f, "k"), 'a');
         atomic_store(&other.has_written, false);
         atomic_store(&other.sender, 0);
+        atomic_store(&other.are_several, false);
         atomic_store(&other.left, n);
         assert_int_equal(remove_key(f, "k"), 0);
         bool is_early = atomic_load(&other.has_written);
         flush(f);
         uint64_t left = atomic_exchange(&other.left, 0);
         late = left > 0 ? late + 1 : 0;
-        assert_true(left > 0 || is_early || origin_look(f, "k") == 'x');
+        bool is_doubtful = atomic_load(&other.are_several) && left == 0;
+        assert_true(left > 0 || is_early || is_doubtful || origin_look(f, "k") == 'x');
+        again += is_doubtful;
+        n -= is_doubtful;
         arena_clear(f->arena);
     }
     fixture_free(f);

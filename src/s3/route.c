@@ -171,16 +171,14 @@ static bool is_form(const struct http_request *http)
 }
 
 /* Whether all of the query is about the request itself: signatures, and what begins with "x-", which S3
- * leaves to clients. Whatever else there is may be a function of tomorrow, which is not to make or remove
- * what it was to change. */
-static bool asks_nothing(const struct http_pair *query, size_t n, bool has_key)
+ * leaves to clients. */
+static bool asks_nothing(const struct http_pair *query, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         struct slice name = query[i].name;
 
         if (!slice_eq_case(slice_sub(name, 0, 2), SLICE_LIT("x-")) && !slice_eq_str(name, "AWSAccessKeyId") &&
-            !slice_eq_str(name, "Expires") && !slice_eq_str(name, "Signature") &&
-            !(has_key && slice_eq_str(name, "versionId")))
+            !slice_eq_str(name, "Expires") && !slice_eq_str(name, "Signature"))
             return false;
     }
     return true;
@@ -202,9 +200,9 @@ static enum s3_op bucket_op(const struct http_request *http, const struct http_p
     if (slice_eq_str(method, "POST") && is_form(http))
         return S3_OP_POST_OBJECT;
     if (slice_eq_str(method, "PUT") || slice_eq_str(method, "DELETE"))
-        return !asks_nothing(query, n, /* has_key= */ false) ? S3_OP_NONE
-               : method.p[0] == 'P'                          ? S3_OP_CREATE_BUCKET
-                                                             : S3_OP_DELETE_BUCKET;
+        return !asks_nothing(query, n) ? S3_OP_NONE
+               : method.p[0] == 'P'    ? S3_OP_CREATE_BUCKET
+                                       : S3_OP_DELETE_BUCKET;
     if (!slice_eq_str(method, "GET"))
         return S3_OP_NONE;
     if (route_query(query, n, "location"))
@@ -229,8 +227,6 @@ static enum s3_op object_op(const struct http_request *http, const struct http_p
         return S3_OP_GET_OBJECT;
     if (slice_eq_str(http->method, "HEAD"))
         return S3_OP_HEAD_OBJECT;
-    if (!asks_nothing(query, n, /* has_key= */ true))
-        return S3_OP_NONE;
     if (slice_eq_str(http->method, "PUT"))
         return http_header(http, "x-amz-copy-source").p ? S3_OP_COPY_OBJECT : S3_OP_PUT_OBJECT;
     if (slice_eq_str(http->method, "DELETE"))

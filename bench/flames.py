@@ -168,7 +168,7 @@ def shares(graph):
 def titled(said, side, ours):
     """What a graph is called: what the run said before, without the number of rounds and the systems beside, and which of our sides it is."""
     text = re.sub(r", \d+ (pairs|rounds|times)( of \d+( systems)?)?(;.*)?", "", said)
-    text = text.partition(f": {ours}, ")[0]
+    text = re.sub(f": {ours}(, .*)?$", "", text)
     return text if side == ours else f"{text}; {side}"
 
 

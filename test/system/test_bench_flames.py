@@ -70,7 +70,8 @@ def test_graphs_are_called_as_the_run_says():
     for said, side, title in (("warm: mmap, as written, 9 pairs", "forebay", "warm: mmap, as written"),
                               ("GET of 4 KiB, 16 connections, 9 rounds of 4 systems", "forebay, unsigned", "GET of 4 KiB, 16 connections; forebay, unsigned"),
                               ("prefetch of 8 files, 9 times, from versitygw", "forebay", "prefetch of 8 files, from versitygw"),
-                              ("TLS, 2 rounds; AES at 5 MB/s", "forebay", "TLS"), ("two epochs: forebay, nginx", "forebay", "two epochs")):
+                              ("TLS, 2 rounds; AES at 5 MB/s", "forebay", "TLS"), ("two epochs: forebay, nginx", "forebay", "two epochs"),
+                              ("two epochs: forebay", "forebay", "two epochs")):
         assert flames.titled(said, side, "forebay") == title
 
 

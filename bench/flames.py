@@ -6,6 +6,7 @@ what the compiler says of frames, which programs of distributions have. Samples 
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -43,7 +44,7 @@ class Frame:
 def stacks(lines):
     """The stacks of `perf script -F comm,ip,sym`, outermost first, the program before them. A frame without a name is left out."""
     program, frames = None, []
-    for line in lines:
+    for line in itertools.chain(lines, [""]):
         line = line.rstrip()
         if program is None:
             program = line.strip() or None
@@ -53,8 +54,6 @@ def stacks(lines):
         else:
             yield ["idle"] if program.startswith(IDLE) else [program, *reversed(frames)]
             program, frames = None, []
-    if program is not None:
-        yield ["idle"] if program.startswith(IDLE) else [program, *reversed(frames)]
 
 
 def folded(lines):

@@ -83,13 +83,13 @@ def test_attributes_are_kept(bucket):
 def test_headers_that_come_twice_are_one(bucket):
     """As S3 joins them, by commas and without blanks, in the order of the request, whatever the case of their names; the coding of the transfer
     is left out of them. (Seen to fail: each was a line of its own.)"""
-    lines = [("x-amz-meta-colour", "red"), ("Cache-Control", "no-store"), ("X-Amz-Meta-Colour", ""), ("x-amz-meta-other", "1"),
+    lines = [("x-amz-meta-colour", "red"), ("Cache-Control", "no-store"), ("X-Amz-Meta-Colour", ""), ("x-amz-meta-other", "1"), ("x-amz-meta-empty", ""),
              ("Content-Encoding", "aws-chunked"), ("cache-control", "max-age=5"), ("x-amz-meta-colour", "blue"), ("content-encoding", "gzip")]
     status, body = put_signed(bucket.node, f"/{bucket.name}/k", lines)
     assert status == 200, body
     for s3 in (bucket.s3, bucket.truth):
         found = s3.head_object(Bucket=bucket.name, Key="k")
-        assert found["Metadata"] == {"colour": "red,,blue", "other": "1"}
+        assert found["Metadata"] == {"colour": "red,,blue", "other": "1", "empty": ""}
         assert found["CacheControl"] == "no-store,max-age=5" and found["ContentEncoding"] == "gzip"
 
 

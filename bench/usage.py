@@ -12,6 +12,7 @@ from lab import MemoryWatch, say
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 CGROUP = pathlib.Path("/sys/fs/cgroup")
+LEAST_LIMIT_BYTES = 24 << 20  # a reader of blocks of 1 MiB with read-ahead was killed each time in 5 MiB, and now and then in 10
 
 
 def process_clock(pid):
@@ -61,9 +62,11 @@ class Usage:
 
 class ClientLimit:
     """A memory cgroup for the programs that read, so that the page cache they fill is bounded: `wrap(argv)` gives the command that
-    runs inside it. Without the rights, or the controller, wrap changes nothing and `limit_bytes` is None."""
+    runs inside it. `limit_bytes` is what it came to: a limit too small for a reader's own pages is raised to LEAST_LIMIT_BYTES.
+    Without the rights, or the controller, wrap changes nothing and `limit_bytes` is None."""
 
     def __init__(self, limit_bytes):
+        limit_bytes = max(limit_bytes, LEAST_LIMIT_BYTES)
         self.limit_bytes = self._dir = None
         for parent, name in ((CGROUP / "memory", "memory.limit_in_bytes"), (CGROUP, "memory.max")):
             directory = parent / f"forebay-bench-{os.getpid()}"

@@ -310,6 +310,19 @@ def test_a_client_limit_bounds_the_page_cache(lab_module, tmp_path):
         assert size // 2 <= most_used(limit._dir) <= size + MIB and in_page_cache(path) <= size + MIB
 
 
+def test_a_client_limit_is_not_below_what_a_reader_needs(lab_module, tmp_path):
+    """Whatever share of a small file is asked for, the reader gets through it, and the limit says what it came to. (Seen to fail, by a
+    killed reader, without the least limit.)"""
+    import usage
+    path = tmp_path / "small"
+    lab_module.write_random(path, 16 * MIB, "least")
+    with usage.ClientLimit(MIB) as limit:
+        assert limit.limit_bytes in (usage.LEAST_LIMIT_BYTES, None)
+        lab_module.forget([path])
+        said = subprocess.run(limit.wrap([BUILD / "bench/reader", "seq", path, MIB, 1]), stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert json.loads(said)["bytes"] == 16 * MIB
+
+
 @pytest.mark.timeout(1800)
 def test_what_is_read_dropped_is_five_times_the_limit(lab_module, monkeypatch, need_fuse, work):
     """The client of `dropped` may have a fifth of the file at most, runs inside that, and the row says how much it is. (Seen to fail with five

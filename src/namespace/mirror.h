@@ -66,11 +66,11 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
 /* What mirror_stat said of the key before, however long ago; -ENOENT: nothing, or that it is not there. */
 int mirror_stat_before(struct mirror *m, const struct bucket *b, struct slice key, bool posix, bool full,
                        struct arena *a, struct attr *ret);
-/* One page of a listing as in wire_ops.h LIST. Entries are encoded struct wire_entry. old_will_do: one that
- * was listed before, and nothing changed here since, is given where the origin does not answer, however long
- * ago; but not where listings are always asked for. */
-int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, bool old_will_do,
-                struct arena *a, struct wire_list_rep *ret, struct err *e);
+/* One page of a listing as in wire_ops.h LIST. Entries are encoded struct wire_entry. One that was listed
+ * before, and nothing changed here since, is given where the origin does not answer, however long ago; but
+ * not where listings are always asked for, nor with WIRE_FRESH, as jobs ask, which say what is there. */
+int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, struct arena *a,
+                struct wire_list_rep *ret, struct err *e);
 /* 0 when the directory `key` (no trailing slash) has no keys below it but its marker, whose size, time and
  * ETag *ret has then, as listings tell them; -ENOTEMPTY, -ENOENT. Always asks the origin. */
 int mirror_check_empty(struct upstream *u, struct slice key, struct arena *a, struct origin_attr *ret,

@@ -337,8 +337,8 @@ static int ask(struct mirror *m, struct upstream *u, const struct wire_list_req 
     return 0;
 }
 
-int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, bool old_will_do,
-                struct arena *a, struct wire_list_rep *ret, struct err *e)
+int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req *req, struct arena *a,
+                struct wire_list_rep *ret, struct err *e)
 {
     if (req->delimiter > 127 || req->prefix.n > ORIGIN_KEY_MAX_BYTES ||
         req->after.n > ORIGIN_KEY_MAX_BYTES + 1)
@@ -351,7 +351,7 @@ int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req
     struct upstream_doubt doubt;
     bool is_fresh;
     page_key(m, u->bucket, &q, &k);
-    bool may_doubt = page_recall(m, u->bucket, &q, &k, &old, &is_fresh) && old_will_do &&
+    bool may_doubt = page_recall(m, u->bucket, &q, &k, &old, &is_fresh) &&
                      u->bucket->validate_listing != BUCKET_VALIDATE_ALWAYS;
     if (is_fresh || (may_doubt && !upstream_doubt_begin(u, &doubt))) {
         page_give(&old, a, ret);

@@ -167,8 +167,7 @@ int op_list(struct object_session *ses, const struct wire_list_req *req, struct 
     int r = object_upstream(ses->service, req->bucket, &u, e);
     if (r < 0)
         return r;
-    /* A job says what is there. */
-    r = mirror_list(ses->service->mirror, u, req, /* old_will_do= */ !ses->quit.now, a, rep, e);
+    r = mirror_list(ses->service->mirror, u, req, a, rep, e);
     return r < 0 ? err_prefix(e, r, "list %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->prefix)) : 0;
 }
 

@@ -170,18 +170,33 @@ static bool is_form(const struct http_request *http)
     return slice_eq_case(slice_trim(slice_split(&type, ';')), SLICE_LIT("multipart/form-data"));
 }
 
-/* Whether all of the query is about the request itself: signatures, and what begins with "x-", which S3
- * leaves to clients. */
+/* Whether a parameter is about the request itself: signatures, and what begins with "x-", which S3 leaves
+ * to clients. */
+static bool is_of_request(struct slice name)
+{
+    return slice_eq_case(slice_sub(name, 0, 2), SLICE_LIT("x-")) || slice_eq_str(name, "AWSAccessKeyId") ||
+           slice_eq_str(name, "Expires") || slice_eq_str(name, "Signature");
+}
+
 static bool asks_nothing(const struct http_pair *query, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        struct slice name = query[i].name;
-
-        if (!slice_eq_case(slice_sub(name, 0, 2), SLICE_LIT("x-")) && !slice_eq_str(name, "AWSAccessKeyId") &&
-            !slice_eq_str(name, "Expires") && !slice_eq_str(name, "Signature"))
+    for (size_t i = 0; i < n; i++)
+        if (!is_of_request(query[i].name))
             return false;
-    }
     return true;
+}
+
+/* Whether the query names something as S3 names its functions, without a value. What is left here is one of
+ * tomorrow, which is not to write or remove the object that it was to change. A parameter with a value
+ * passes, as at S3; so do the headers that signers of version 2 put into a URL, which may be empty. */
+static bool asks_the_unknown(const struct http_pair *query, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (query[i].name.n > 0 && query[i].value.n == 0 && !is_of_request(query[i].name) &&
+            !slice_eq_case(query[i].name, SLICE_LIT("content-md5")) &&
+            !slice_eq_case(query[i].name, SLICE_LIT("content-type")))
+            return true;
+    return false;
 }
 
 static enum s3_op bucket_op(const struct http_request *http, const struct http_pair *query, size_t n)
@@ -227,6 +242,8 @@ static enum s3_op object_op(const struct http_request *http, const struct http_p
         return S3_OP_GET_OBJECT;
     if (slice_eq_str(http->method, "HEAD"))
         return S3_OP_HEAD_OBJECT;
+    if (asks_the_unknown(query, n))
+        return S3_OP_NONE;
     if (slice_eq_str(http->method, "PUT"))
         return http_header(http, "x-amz-copy-source").p ? S3_OP_COPY_OBJECT : S3_OP_PUT_OBJECT;
     if (slice_eq_str(http->method, "DELETE"))

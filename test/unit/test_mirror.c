@@ -217,7 +217,7 @@ static char *names(struct fixture *f, const char *prefix, char delimiter, uint32
                                   .max = max,
                                   .flags = flags};
         struct wire_list_rep rep;
-        assert_int_equal(mirror_list(f->m, f->u, &q, /* old_will_do= */ false, f->arena, &rep, NULL), 0);
+        assert_int_equal(mirror_list(f->m, f->u, &q, f->arena, &rep, NULL), 0);
         struct slice rest = rep.entries;
         uint32_t n = 0;
         for (struct wire_entry x; rest.n > 0; n++) {
@@ -268,7 +268,7 @@ static void test_listing_after_everything_is_empty(void **state)
     script_set(f->script, "a", 1, 1);
     struct wire_list_req q = {.after = SLICE_LIT("zzzz"), .max = 10};
     struct wire_list_rep rep;
-    assert_int_equal(mirror_list(f->m, f->u, &q, /* old_will_do= */ false, f->arena, &rep, NULL), 0);
+    assert_int_equal(mirror_list(f->m, f->u, &q, f->arena, &rep, NULL), 0);
     assert_int_equal(rep.n_entries, 0);
     assert_false(rep.truncated);
     drop(f);
@@ -330,8 +330,7 @@ static void test_a_listing_that_leads_to_itself_ends(void **state)
     struct wire_list_rep rep;
     script_set(f->script, "a", 1, 1);
     f->script->fn = empty_for_ever;
-    assert_int_equal(mirror_list(f->m, f->u, &req, /* old_will_do= */ false, f->arena, &rep, NULL),
-                     ERR_ORIGIN_FAILED);
+    assert_int_equal(mirror_list(f->m, f->u, &req, f->arena, &rep, NULL), ERR_ORIGIN_FAILED);
     assert_true(script_count(f->script, SCRIPT_LIST) <= 4);
     drop(f);
 }

@@ -2,6 +2,7 @@
 by hand; where the time goes of what misses its goal is in bench/NOTES.md, which the page points to."""
 
 import json
+import math
 import pathlib
 import re
 
@@ -9,6 +10,7 @@ import flames
 import goals
 
 NOTES = pathlib.Path(__file__).resolve().parent / "NOTES.md"
+SAME_SHARE = 0.01  # two runs are not told apart by less than this of a median
 
 HEAD = """# Measured
 
@@ -94,6 +96,19 @@ def same_machine(before, now):
     return all(now.get(key) == value for key, value in before.items())
 
 
+def is_outside(median, former):
+    """Whether a median is not that of the run before. Nine pairs of a rate that the shaper holds differ by less than two runs of one program do, so
+    that a spread counts as SAME_SHARE of its median at least, to both sides."""
+    least = SAME_SHARE * former["median"]
+    return not min(former["min"], former["median"] - least) <= median <= max(former["max"], former["median"] + least)
+
+
+def by_chance(pairs):
+    """The share of medians that lie outside of the spread of the run before where both runs measure the very same: of 2 * pairs samples in any order,
+    those orders in which more than half of the second run's come before, or behind, all of the first's."""
+    return 2 * math.comb(2 * pairs - (pairs // 2 + 1), pairs) / math.comb(2 * pairs, pairs)
+
+
 def agreement(before, now):
     """How many medians of a run lie within the spread of the run before on the same machine, and what each was then; None where there is none to
     compare with."""
@@ -101,19 +116,25 @@ def agreement(before, now):
         return None
     former = {row["title"]: {**spread_of(row), "met": goals.judged(row)["met"]} for row in before["rows"] if spread_of(row)}
     both = [row for row in now["rows"] if spread_of(row) and row["title"] in former]
-    outside = [row["title"] for row in both
-               if not former[row["title"]]["min"] <= spread_of(row)["median"] <= former[row["title"]]["max"]]
     return {"date": before["date"], "commit": before["commit"], "same": same_sources(before, now), "rows": len(both),
-            "outside": outside, "former": {row["title"]: former[row["title"]] for row in both}} if both else None
+            "former": {row["title"]: former[row["title"]] for row in both}} if both else None
+
+
+def outside_of(result):
+    """The titles of the rows whose medians lie outside of the spread of the run before; `outside` is how results of before 2026-11-28 have it."""
+    found, rows = result["before"], {row["title"]: row for row in result["rows"]}
+    if "former" not in found:
+        return found["outside"]
+    return [title for title, then in found["former"].items() if title in rows and is_outside(spread_of(rows[title])["median"], then)]
 
 
 def compared(result):
     """Of the run before: (title, medians then and now, verdicts then and now where that turned, whether outside, whether there is a goal) for each row
     that lies outside of its spread or whose verdict turned. Medians are None where the run before was written down without them."""
-    found, lines = result["before"], []
+    found, lines, all_outside = result["before"], [], outside_of(result)
     rows = {row["title"]: row for row in result["rows"]}
-    for title in found.get("former", found["outside"]):
-        then, row, outside = found.get("former", {}).get(title), rows.get(title), title in found["outside"]
+    for title in found.get("former", all_outside):
+        then, row, outside = found.get("former", {}).get(title), rows.get(title), title in all_outside
         turned = then is not None and row is not None and then["met"] != row["met"]
         if outside or turned:
             medians = None if then is None or row is None else [figure(one["median"], "ratio" in row) for one in (then, spread_of(row))]
@@ -139,7 +160,7 @@ def compared_text(title, medians, turned, outside, judged):
 
 def agreement_text(result):
     found = result["before"]
-    inside = f"{found['rows'] - len(found['outside'])} of {found['rows']} medians lie within the spread of the run of {found['date']} at commit " \
+    inside = f"{found['rows'] - len(outside_of(result))} of {found['rows']} medians lie within the spread of the run of {found['date']} at commit " \
              f"{found['commit']}" + (", which measured the same sources" if found.get("same") else "")
     outside, turned = ([compared_text(*one) for one in compared(result) if one[3] == which] for which in (True, False))
     return inside + (", not that of: " + "; ".join(outside) if outside else "") + (". Beside these: " + "; ".join(turned) if turned else "")
@@ -148,11 +169,12 @@ def agreement_text(result):
 def again(results):
     """Of {measurement: result} those that were made twice of the same sources on one machine, and the sum of them as a sentence."""
     twice = {name: results[name] for name in TITLES if (results.get(name, {}).get("before") or {}).get("same")}
-    rows, outside = (sum(count(one["before"]) for one in twice.values()) for count in (lambda found: found["rows"], lambda found: len(found["outside"])))
+    rows, outside = sum(one["before"]["rows"] for one in twice.values()), sum(len(outside_of(one)) for one in twice.values())
     if not twice:
         return twice, "No measurement was made twice on one machine with the same sources."
     text = f"Made twice on one machine with the same sources: {rows - outside} of {rows} medians lie within the spread that the run before " \
-           f"printed, {len(twice)} measurement{'s' if len(twice) > 1 else ''}."
+           f"printed (or {SAME_SHARE:.0%} of its median, where the spread is less), {len(twice)} measurement{'s' if len(twice) > 1 else ''}; " \
+           f"where two runs differ by chance alone, {by_chance(9):.1%} of medians of nine pairs lie outside."
     if all("former" in one["before"] for one in twice.values()):
         turned = sum(1 for one in twice.values() for row in compared(one) if row[2])
         text += f" {turned or 'No'} verdict{'' if turned == 1 else 's'} turned."
@@ -165,7 +187,7 @@ def again_section(results):
     lines = []
     for name, result in twice.items():
         found = result["before"]
-        lines.append(f"* `{name}`: {found['rows'] - len(found['outside'])} of {found['rows']}, before at {found['date']}")
+        lines.append(f"* `{name}`: {found['rows'] - len(outside_of(result))} of {found['rows']}, before at {found['date']}")
         lines += [f"  * {compared_text(*one)}" for one in compared(result)]
     return "\n".join(["## A second run", "", text, *([""] + lines if lines else [])]) + "\n"
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import re
 import shutil
@@ -444,20 +445,23 @@ def test_a_run_is_compared_with_the_one_before(lab_module):
         rows = [lab_module.pair_row(f"row {i}", 1.0, [(m - 0.1, 1.0), (m, 1.0), (m + 0.1, 1.0)], 0, "MB/s") for i, m in enumerate(medians)]
         return {**result_of(lab_module, [*rows, lab_module.value_row("bytes", "0", "17", False)]), "date": "then", **more}
 
+    def outside(before, now):
+        return report.outside_of({**now, "before": report.agreement(before, now)})
+
     found = report.agreement(run(1.0, 2.0), run(1.05, 1.95, 9.0))
     former = found.pop("former")
-    assert found == {"date": "then", "commit": "c", "same": False, "rows": 2, "outside": []}
+    assert found == {"date": "then", "commit": "c", "same": False, "rows": 2} and outside(run(1.0, 2.0), run(1.05, 1.95, 9.0)) == []
     assert list(former) == ["row 0", "row 1"] and {key: round(former["row 1"][key], 1) for key in ("median", "min", "max")} == {"median": 2.0, "min": 1.9, "max": 2.1}
     assert [one["met"] for one in former.values()] == [True, True]
-    found = report.agreement(run(1.0, 2.0), run(1.95, 1.15))
-    assert found["outside"] == ["row 0", "row 1"]  # above, and below
+    assert outside(run(1.0, 2.0), run(1.95, 1.15)) == ["row 0", "row 1"]  # above, and below
     now = run(0.85, 1.95)
     now["before"] = found = report.agreement(run(1.0, 2.0), now)
-    assert found["outside"] == ["row 0"] and report.agreement_text(now).startswith("1 of 2 medians lie within the spread of the run of then")
+    assert report.outside_of(now) == ["row 0"] and report.agreement_text(now).startswith("1 of 2 medians lie within the spread of the run of then")
     page = report.section("warm", now)
     assert "Run again: 1 of 2 medians" in page
     assert page.rstrip().endswith("not that of: row 0 (1.000 before, 0.850 now; the verdict turned: met, **missed**).")
     del found["former"]  # as results of before 2026-11-28 have it
+    found["outside"] = ["row 0"]
     assert report.section("warm", now).rstrip().endswith("not that of: row 0.")
     for other in (None, run(1.0, quick=True), run(1.0, machine={"cpu": "another"})):
         assert report.agreement(other, run(1.0)) is None
@@ -504,8 +508,21 @@ def test_figures_with_a_spread_are_compared_too(lab_module):
         spread = {"median": median, "min": median - 1, "max": median + 1}
         return result_of(lab_module, [lab_module.value_row("creates", "-", "7/s", None, spread=spread), lab_module.value_row("bytes", "0", "17", False)])
 
-    assert report.agreement(run(10), run(11))["rows"] == 1 and report.agreement(run(10), run(11))["outside"] == []
-    assert report.agreement(run(10), run(12))["outside"] == ["creates"]
+    for then, now, outside in ((10, 11, []), (10, 12, ["creates"]), (1000, 1009, []), (1000, 991, []), (1000, 1011, ["creates"]), (1000, 989, ["creates"])):
+        before = report.agreement(run(then), run(now))
+        assert before["rows"] == 1 and report.outside_of({**run(now), "before": before}) == outside  # a spread of less than 1 % counts as that
+
+
+def test_how_many_lie_outside_by_chance():
+    """Of two runs of the very same: counted over all orders in which their samples can come, and tried."""
+    import random
+    import report
+    orders = list(itertools.combinations(range(6), 3))  # which three of six samples are of the second run
+    outside = sum(1 for of_second in orders for first in [sorted(set(range(6)) - set(of_second))] if not first[0] < of_second[1] < first[2])
+    assert report.by_chance(3) == outside / len(orders)
+    random.seed(1)
+    tries = [([random.random() for _ in range(9)], sorted(random.random() for _ in range(9))[4]) for _ in range(20000)]
+    assert abs(sum(1 for first, median in tries if not min(first) <= median <= max(first)) / len(tries) - report.by_chance(9)) < 0.005
 
 
 def test_a_second_run_of_the_same_sources_is_told(lab_module, monkeypatch, tmp_path, capsys):
@@ -540,7 +557,8 @@ def test_a_second_run_of_the_same_sources_is_told(lab_module, monkeypatch, tmp_p
     assert none in said and none in page and "Run again" not in page
     medians["small"] = (1.05, 2.5)
     said, page = again()
-    told = "Made twice on one machine with the same sources: 2 of 3 medians lie within the spread that the run before printed, 2 measurements."
+    told = "Made twice on one machine with the same sources: 2 of 3 medians lie within the spread that the run before printed (or 1% of its median, " \
+           "where the spread is less), 2 measurements; where two runs differ by chance alone, 2.9% of medians of nine pairs lie outside."
     assert told in said and told in page
     assert re.search(r"\* `small`: 1 of 2, before at .*\n  \* small 1 \(2.000 before, 2.500 now; the same verdict\)\n\* `peers_warm`: 1 of 1, before at", page)
     assert "at commit abc, which measured the same sources, not that of: small 1 (2.000 before, 2.500 now; the same verdict)." in page

@@ -279,6 +279,22 @@ static void source_close(struct kind_work *w, struct source_object *s)
     s->is_opened = false;
 }
 
+/* Opens what is to be sent. It may be another version than was looked at, whose type, metadata and tags do
+ * not belong to these bytes: where they would stay, no later job would see it, as the ETags are the same. */
+static int open_to_send(struct kind_work *w, const struct kind_object *o, struct source_object *source,
+                        struct err *e)
+{
+    struct wire_attr now = {0};
+    int r = source_open(w, o, /* expect= */ 0, source, e);
+    if (r < 0 || slice_eq(source->open.attr.etag, source->attr.etag) ||
+        stat_at(w, w->source_bucket, o->key, WIRE_FRESH, &now, NULL) < 0 ||
+        !slice_eq(source->open.attr.etag, now.etag))
+        return r;
+    source->attr = now;
+    take_version(w, &source->attr);
+    return take_tags(w, o->key, &source->attr, e);
+}
+
 /* Opens the source, unless it is, and puts it under `key` of the target, verified. */
 static int send_once(struct kind_work *w, enum mode mode, const struct kind_object *o,
                      struct source_object *source, struct slice key, bool is_open,
@@ -286,7 +302,7 @@ static int send_once(struct kind_work *w, enum mode mode, const struct kind_obje
 {
     struct wire_attr there = {0}, *from = &source->attr;
     struct digest_sums sent;
-    int r = source->is_opened ? 0 : source_open(w, o, /* expect= */ 0, source, e);
+    int r = source->is_opened ? 0 : open_to_send(w, o, source, e);
     if (r < 0)
         return r;
     w->bytes = from->size_bytes = source->open.attr.size_bytes;

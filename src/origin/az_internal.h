@@ -14,11 +14,15 @@
 #define AZ_SINGLE_MAX (8 * MIB) /* larger blobs are sent in blocks */
 #define AZ_KEY_MAX    256       /* bytes of an account's key, decoded */
 
-/* Where earlier pages of listings ended. */
-#define AZ_HINTS 64
+/* Where earlier pages of listings began and ended. */
+#define AZ_HINTS   64
+#define AZ_NEXT_MS 30000 /* for so long what comes behind a page's end is believed to begin there */
 
 struct az_hint {
-    char *list, *key, *marker; /* heap; NULL: unused */
+    char *list;         /* heap, as what follows; NULL: unused */
+    char *first, *last; /* of its keys */
+    char *began, *next; /* the markers that it was asked with, and that lead on; "": none */
+    uint64_t asked_ms;  /* monotonic */
 };
 
 struct az_hints {

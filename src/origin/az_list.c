@@ -2,14 +2,18 @@
  * List Blobs: one page, parsed while it arrives.
  *
  * The service goes on from its own marker only, not from a key. Where a page has to begin behind a key, the
- * listing begins at the nearest place before it that is known from earlier pages (the hints, a few markers
- * with the keys before them), else at the start of the prefix, and what is not behind the key is dropped. Our
- * own token holds that key and the marker: "LENGTH:KEYMARKER".
+ * listing begins at the nearest place before it that is known from earlier pages (the hints), else at the
+ * start of the prefix, and what is not behind the key is dropped. Our own token holds that key and the
+ * marker: "LENGTH:KEYMARKER".
+ *
+ * A marker stands for the blob that came next when it was given, whatever was made before that one since. So
+ * the marker that a page began with leads to what is behind its first key at any time; the one at its end, to
+ * what is behind its last key, for AZ_NEXT_MS and as the latest of those, which is how callers go on.
  *
  * Invariants:
- *  1. A hint of another prefix or delimiter is never used; a wrong one could only leave out what lies before
- * its key.
- *  2. Those of web_page.c.
+ *  1. A hint of another prefix or delimiter is never used.
+ *  2. Whatever the hints are, a page leaves out nothing behind its key that was there AZ_NEXT_MS ago.
+ *  3. Those of web_page.c.
  *
  * Failure modes: those of web_page.c and web_perform.
  */
@@ -32,6 +36,16 @@ static void reader_fini(struct reader *r)
 
 /* ---- hints ---- */
 
+static void hint_fini(struct az_hint *h)
+{
+    free(h->list);
+    free(h->first);
+    free(h->began);
+    free(h->last);
+    free(h->next);
+    *h = (struct az_hint){0};
+}
+
 void az_hints_init(struct az_hints *h)
 {
     lock_init(&h->lock, LOCK_ORIGIN);
@@ -39,11 +53,8 @@ void az_hints_init(struct az_hints *h)
 
 void az_hints_fini(struct az_hints *h)
 {
-    for (size_t i = 0; i < AZ_HINTS; i++) {
-        free(h->v[i].list);
-        free(h->v[i].key);
-        free(h->v[i].marker);
-    }
+    for (size_t i = 0; i < AZ_HINTS; i++)
+        hint_fini(&h->v[i]);
     lock_fini(&h->lock);
 }
 
@@ -56,34 +67,44 @@ static char *list_name(const struct origin_list *q)
     return s;
 }
 
+/* began, next: the markers that the page was asked with, and that it ended with; empty: none. */
 static void remember(struct az *z, const struct origin_list *q, const struct origin_page *page,
-                     struct slice marker)
+                     struct slice began, struct slice next, uint64_t asked_ms)
 {
-    if (!page->truncated || page->n == 0)
+    if (page->n == 0 || (began.n == 0 && next.n == 0))
         return;
-    char *list = list_name(q);
+    struct az_hint x = {.list = list_name(q),
+                        .first = slice_dup(page->entries[0].key),
+                        .began = slice_dup(began),
+                        .last = slice_dup(page->entries[page->n - 1].key),
+                        .next = slice_dup(next),
+                        .asked_ms = asked_ms};
     LOCK_SCOPE(&z->hints.lock);
     struct az_hint *h = &z->hints.v[z->hints.next++ % AZ_HINTS];
-    free(h->list);
-    free(h->key);
-    free(h->marker);
-    *h = (struct az_hint){list, slice_dup(page->entries[page->n - 1].key), slice_dup(marker)};
+    hint_fini(h);
+    *h = x;
 }
 
-/* The marker behind the largest known key that is not behind `after`; a copy in the arena, or empty. */
+/* The marker to begin with for what is behind q->after; a copy in the arena, or empty. */
 static struct slice recall(struct az *z, const struct origin_list *q, struct arena *a)
 {
     char _cleanup_free_ *list = list_name(q);
-    const struct az_hint *best = NULL;
+    const struct az_hint *before = NULL, *behind = NULL;
+    uint64_t now_ms = sys_mono_ms();
     LOCK_SCOPE(&z->hints.lock);
     for (size_t i = 0; i < AZ_HINTS && q->after.n; i++) {
         const struct az_hint *h = &z->hints.v[i];
-        if (!h->list || strcmp(h->list, list) != 0 || slice_cmp(slice_str(h->key), q->after) > 0)
+        if (!h->list || strcmp(h->list, list) != 0)
             continue;
-        if (!best || strcmp(h->key, best->key) > 0)
-            best = h;
+        bool is_end = h->next[0] && slice_eq_str(q->after, h->last) && now_ms - h->asked_ms < AZ_NEXT_MS;
+        if (is_end && (!behind || h->asked_ms >= behind->asked_ms))
+            behind = h;
+        bool is_in = h->began[0] && slice_cmp(slice_str(h->first), q->after) <= 0;
+        if (is_in && (!before || strcmp(h->first, before->first) > 0))
+            before = h;
     }
-    return best ? arena_dup(a, slice_str(best->marker)) : SLICE_NULL;
+    struct slice marker = behind ? slice_str(behind->next) : before ? slice_str(before->began) : SLICE_NULL;
+    return marker.n > 0 ? arena_dup(a, marker) : SLICE_NULL;
 }
 
 /* ---- the document ---- */
@@ -185,10 +206,11 @@ int az_list(struct origin *o, const struct origin_list *l, struct arena *a, stru
     if (r < 0)
         return r;
     reader.xml = web_xml_new(WEB_LIST_MAX_BYTES, on_element, &reader);
+    uint64_t asked_ms = sys_mono_ms();
     r = ask(z, &q, marker, &reader, ret, e);
     if (r < 0)
         return r;
-    remember(z, &q, ret, reader.page.next_token);
+    remember(z, &q, ret, marker, ret->truncated ? reader.page.next_token : SLICE_NULL, asked_ms);
     if (ret->truncated)
         ret->next_token = slice_str(arena_printf(a, "%zu:" SLICE_FMT SLICE_FMT, q.after.n, SLICE_ARG(q.after),
                                                  SLICE_ARG(reader.page.next_token)));

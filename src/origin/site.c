@@ -47,9 +47,10 @@ static int refused(struct web_call *c, struct err *e)
     bool redirect = r->status >= 300 && r->status < 400 && r->status != 304;
     if (redirect && c->key.n && adds_slash(c))
         return err_set(e, -ENOENT, "%d: a folder and no object", r->status);
+    struct slice query = slice_str(r->location), to = slice_split(&query, '?'); /* which may be a signature */
     if (redirect)
-        return err_set(e, ERR_ORIGIN_REFUSED, "%d %s: a redirect to %s, which is not followed", r->status,
-                       r->reason, r->location[0] ? r->location : "nowhere");
+        return err_set(e, ERR_ORIGIN_REFUSED, "%d %s: a redirect to " SLICE_FMT ", which is not followed",
+                       r->status, r->reason, SLICE_ARG(to.n > 0 ? to : SLICE_LIT("nowhere")));
     web_error_line(buf_view(&c->error_body), message, sizeof(message));
     return web_error_set(e, web_error_class(r->status), r, "", message);
 }

@@ -1,6 +1,6 @@
 /* layer: jobs */
 /* threaded */
-/* sync: what it removes, and what it takes for being there already. */
+/* sync: what it removes, what it takes for being there already, and what is replaced while it is copied. */
 #include "jobs_common.h"
 
 static _Atomic(struct fixture *) armed; /* whose bucket "src" is written to by the next fstat */
@@ -37,10 +37,31 @@ static ssize_t read_and_replace(int fd, void *p, size_t n, uint64_t offset)
     return got;
 }
 
+/* The object "k" of "src" is replaced when a job first looks at the directory "out", to which it writes: then
+ * it has looked at the object, and has not opened it. */
+static _Atomic(struct fixture *) looked_at;
+static pthread_t tester;
+
+static int open_and_replace(const char *path, int flags, mode_t mode)
+{
+    struct fixture *f = atomic_load(&looked_at);
+    size_t n = f ? strlen(f->dir) : 0;
+    bool is_it = f && strncmp(path, f->dir, n) == 0 && strcmp(path + n, "/out") == 0 &&
+                 !pthread_equal(pthread_self(), tester);
+    if (is_it && atomic_exchange(&looked_at, NULL)) {
+        struct arena *a = arena_new(MIB);
+        sys_real.sleep_ns(10000000); /* as above */
+        put_object(f, a, "src", "k", "after");
+        arena_free(a);
+    }
+    return sys_real.open(path, flags, mode);
+}
+
 static int setup_hooked(void **state)
 {
     static struct sys table;
     table = sys_real;
+    table.open = open_and_replace;
     table.fstat = write_meanwhile;
     table.pread = read_and_replace;
     sys = &table;
@@ -182,6 +203,33 @@ static void test_what_is_replaced_meanwhile_is_copied_anew(void **state)
     wait_for(f, id, "done");
 }
 
+/* What is replaced after the job has looked at it, and before it opens it, is copied with what belongs to
+ * those bytes, as its time. (Without open_to_send in kind_copy.c the file has the time of the object before.)
+ */
+static void test_bytes_and_metadata_are_of_one_version(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_stat_req req = {.bucket = SLICE_LIT("src"), .key = SLICE_LIT("k")};
+    struct wire_stat_rep now;
+    struct stat st;
+    char text[8] = "";
+    const char *out = arena_printf(f->arena, "%s/out", f->dir), *file = arena_printf(f->arena, "%s/k", out);
+    assert_int_equal(mkdir(out, 0755), 0);
+    add_bucket(f, "src", "");
+    put_object(f, f->arena, "src", "k", "earlier");
+    tester = pthread_self();
+    atomic_store(&looked_at, f);
+    wait_for(f, begin(f, "export", "src/", arena_printf(f->arena, "file://%s", out), ""), "done");
+    assert_null(atomic_load(&looked_at));
+    assert_int_equal(object_stat(f->session, &req, f->arena, &now, NULL), 0);
+    int fd = open(file, O_RDONLY);
+    assert_true(fd >= 0 && read(fd, text, sizeof(text)) == 5);
+    (void)close(fd);
+    assert_string_equal(text, "after");
+    assert_int_equal(stat(file, &st), 0);
+    assert_int_equal(st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec, now.attr.mtime_ns);
+}
+
 /* A source that tells whole seconds may have changed within the one in which it was copied: it is copied once
  * more, unless the ETags tell. (Without is_younger in kind_copy.c it is left alone.) */
 static void test_a_copy_of_the_same_second_is_made_again(void **state)
@@ -231,6 +279,8 @@ int main(void)
                                         teardown_hooked),
         cmocka_unit_test_setup_teardown(test_clocks_that_differ_hide_no_change, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_replaced_meanwhile_is_copied_anew, setup_hooked,
+                                        teardown_hooked),
+        cmocka_unit_test_setup_teardown(test_bytes_and_metadata_are_of_one_version, setup_hooked,
                                         teardown_hooked),
         cmocka_unit_test_setup_teardown(test_a_copy_of_the_same_second_is_made_again, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_dry_run_counts_removals, setup, teardown),

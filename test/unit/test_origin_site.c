@@ -105,9 +105,10 @@ static void test_wrong_answers(void **state)
         {{.answer = "HTTP/1.1 301 Moved\r\nLocation: http://h/d/k/\r\nContent-Length: 0\r\n\r\n"},
          -ENOENT,
          "folder"},
-        {{.answer = "HTTP/1.1 302 Found\r\nLocation: http://elsewhere/k\r\nContent-Length: 0\r\n\r\n"},
+        {{.answer =
+              "HTTP/1.1 302 Found\r\nLocation: http://elsewhere/k?sig=secret\r\nContent-Length: 0\r\n\r\n"},
          ERR_ORIGIN_REFUSED,
-         "redirect to http://elsewhere/k"},
+         "redirect to http://elsewhere/k, which"},
         {{.answer = CLOSED("403 Forbidden") "no way\n", .close = true},
          ERR_ORIGIN_DENIED,
          "403 Forbidden: no way"},

@@ -1,6 +1,7 @@
 #include "mount/versions.h"
 
 #include "base/hash.h"
+#include "mount/queue.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -34,6 +35,7 @@ static void wait_locked(struct versions *v, uint64_t key_hash, const struct vers
     struct version_change *c = v->under_way;
     while (c)
         if (c->key_hash == key_hash && c != own) {
+            queue_may_wait(); /* an origin may take its time for it */
             cond_wait(&v->ended, &v->lock);
             c = v->under_way;
         } else {

@@ -5,6 +5,7 @@
 #include "mount/queue.h"
 
 #include "base/sys.h"
+#include "mount/versions.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,6 +18,7 @@
 
 #define THREADS  6
 #define MESSAGES 20000
+#define KEY      SLICE_LIT("dir/key")
 enum { LOOKUP = QUEUE_LOOKUP, OPEN = QUEUE_OPEN, RELEASE = QUEUE_RELEASE };
 
 struct message {
@@ -33,6 +35,7 @@ struct fixture {
     atomic_bool gate;    /* who waits goes on */
     atomic_uint waiting; /* threads in wait_for_gate */
     uint32_t pid;        /* of the program that asks now */
+    struct versions versions;
 };
 
 static void wait_for_gate(struct fixture *f)
@@ -43,7 +46,7 @@ static void wait_for_gate(struct fixture *f)
 }
 
 /* A message whose number is a multiple of 1000 makes its thread wait, as OPEN of a file that is not kept; one
- * less: it calls the node and looks for the answer. */
+ * less: it calls the node and looks for the answer; two less: it asks what became of a version. */
 static void serve(struct fixture *f, const struct message *x)
 {
     if (x->unique % 1000 == 0) {
@@ -54,6 +57,8 @@ static void serve(struct fixture *f, const struct message *x)
         queue_calls();
         wait_for_gate(f);
     }
+    if (x->unique % 1000 == 998)
+        free(versions_now(&f->versions, KEY, SLICE_LIT("a"), NULL));
     (void)atomic_fetch_add(&f->seen[x->unique], 1);
     (void)atomic_fetch_add(&f->n_seen, 1);
 }
@@ -76,6 +81,7 @@ static int setup(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     f->kernel = pair[0];
     f->fd = pair[1];
+    versions_init(&f->versions);
     queue_start(f->fd, QUEUE_BIT(OPEN) | QUEUE_BIT(RELEASE));
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&f->threads[i], NULL, serve_main, f), 0);
@@ -91,6 +97,7 @@ static int teardown(void **state)
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(f->threads[i], NULL), 0);
     assert_int_equal(atomic_load(&f->n_ended), THREADS);
+    versions_fini(&f->versions);
     (void)close(f->fd);
     free(f);
     return 0;
@@ -196,6 +203,23 @@ static void test_a_program_alone_does_not_make_its_thread_pass_the_lead_on(void 
     }
 }
 
+/* Who looks a name up while its mode is being changed waits for that, as long as the origin takes. Others do
+ * not. */
+static void test_a_change_at_the_origin_holds_up_who_asks_for_that_name(void **state)
+{
+    struct fixture *f = *state;
+    struct version_change c;
+    versions_begin(&f->versions, &c, KEY);
+    say(f, OPEN, 998);
+    say(f, OPEN, 1);
+    for (int i = 0; i < 10000 && atomic_load(&f->n_seen) == 0; i++)
+        sys->sleep_ns(1000000);
+    unsigned n_others = atomic_load(&f->seen[1]);
+    versions_end(&f->versions, &c, SLICE_LIT("a"), SLICE_LIT("b"));
+    assert_int_equal(n_others, 1);
+    wait_until_seen(f, 2);
+}
+
 /* The next request is looked for when the last four came within a millisecond, by any clock. */
 static void test_pace(void **state)
 {
@@ -222,6 +246,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_call_holds_the_lead_unless_others_had_to_wait, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_a_program_alone_does_not_make_its_thread_pass_the_lead_on, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_change_at_the_origin_holds_up_who_asks_for_that_name, setup,
                                         teardown),
         cmocka_unit_test(test_pace),
     };

@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/sys.h"
 
 #define FIND_TRIES  100
 #define CACHE_SHARE 16 /* one part in so many of the memory budget, for records of names */
@@ -160,6 +161,14 @@ static bool is_other(const struct scratch_inode *x, const struct stat *st)
     return x->size_bytes != (uint64_t)st->st_size || x->mtime_ns != snode_ns(st->st_mtim);
 }
 
+/* When it was changed last. The time of what was written is the file's; one that lies ahead was set, which
+ * the record says when. */
+static int64_t changed_ns(const struct scratch_inode *x, int64_t mtime_ns)
+{
+    bool was_set = mtime_ns > (int64_t)sys->real_ns();
+    return was_set ? x->ctime_ns : MAX(x->ctime_ns, mtime_ns);
+}
+
 static struct hard *known_hard(struct snode *n, struct sfile *f)
 {
     LOCK_SCOPE(&n->lock);
@@ -183,7 +192,7 @@ void snode_fresh(struct snode *n, uint64_t bucket, struct arena *a, struct scrat
     if (h && hard_stat(h, &st) == 0) {
         if (is_other(x, &st)) {
             x->etag = SLICE_NULL;
-            x->ctime_ns = MAX(x->ctime_ns, snode_ns(st.st_mtim));
+            x->ctime_ns = changed_ns(x, snode_ns(st.st_mtim));
         }
         x->size_bytes = (uint64_t)st.st_size;
         x->allocated_bytes = (uint64_t)st.st_blocks * 512;
@@ -207,7 +216,7 @@ int snode_record(struct snode *n, const struct scratch_call *call, uint64_t ino,
                               .ctime_ns = x.ctime_ns};
     if (is_other(&x, st)) {
         set.what |= SCRATCH_SET_SIZE | SCRATCH_SET_MTIME;
-        set.ctime_ns = MAX(x.ctime_ns, set.mtime_ns);
+        set.ctime_ns = changed_ns(&x, set.mtime_ns);
     } else if (x.allocated_bytes == allocated) {
         if (ret)
             *ret = x;

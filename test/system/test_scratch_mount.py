@@ -528,6 +528,22 @@ def test_times(top):
     assert abs(path.stat().st_mtime - time.time()) < 60
 
 
+def test_a_time_to_come_that_is_set_is_no_change_to_come(top):
+    """What is written and then given a time that lies ahead (cp -p, tar) has not been changed then: its ctime, by which backups
+    go, is that of the call, while it is open and once its size is settled."""
+    path, ahead = top / "f", time.time_ns() + 10**15
+    with open(path, "wb", buffering=0) as f:
+        f.write(b"x" * 100)
+        os.utime(f.fileno(), ns=(ahead, ahead))
+        seen = [os.fstat(f.fileno()), path.stat()]
+    time.sleep(1.5)
+    seen.append(path.stat())
+    os.chmod(path, 0o600)
+    for st in [*seen, path.stat()]:
+        assert st.st_mtime_ns == ahead and st.st_size == 100
+        assert st.st_ctime_ns <= time.time_ns()
+
+
 def test_closing_does_not_change_times(top):
     """A file's mtime and ctime after its close are what they were before, also when it is settled in between."""
     path = top / "f"

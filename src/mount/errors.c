@@ -32,7 +32,12 @@ int mount_errno(int code)
         return ENFILE;
     case -EBADF: /* a handle of ours, not of the program */
     case -EPIPE:
-    case -EHOSTDOWN:
+    case -EHOSTDOWN: /* the node is away; it, or its origin, says nothing: */
+    case -ETIMEDOUT:
+    case -ECONNRESET:
+    case -ECONNREFUSED:
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
         return EIO;
     default:
         return code < 0 && code > -4096 ? -code : EIO;

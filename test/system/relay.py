@@ -70,7 +70,8 @@ class Relay(Listener):
     def _serve(self, client):
         with client, socket.create_connection(self.server) as server:
             state = [False, False]
-            threading.Thread(target=self._ask, args=(client, server, state), daemon=True).start()
+            asking = threading.Thread(target=self._ask, args=(client, server, state), daemon=True)
+            asking.start()
             try:
                 while data := server.recv(65536):
                     if not self._pass(client, data, state):
@@ -82,6 +83,7 @@ class Relay(Listener):
                     one.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     pass
+            asking.join()  # nobody reads from a number that another connection has by then
 
     def _ask(self, client, server, state):
         try:

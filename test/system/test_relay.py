@@ -3,9 +3,10 @@
 import os
 import pathlib
 import socket
+import time
 
 import harness
-from relay import Listener
+from relay import Listener, Relay
 
 
 class Deaf(Listener):
@@ -36,3 +37,25 @@ def test_a_listener_that_ended_takes_no_connections_of_the_next():
                 client.settimeout(10)
                 assert client.recv(4) == b"mine"
     assert not ended.accepting.is_alive()
+
+
+class Paused(Relay):
+    """What passes questions on is not through with a connection for half a second after that has ended."""
+
+    def __init__(self, port):
+        super().__init__(port)
+        self.was_open = []  # at the end of that time
+
+    def _ask(self, client, server, state):
+        super()._ask(client, server, state)
+        time.sleep(0.5)
+        self.was_open.append(client.fileno() >= 0 and server.fileno() >= 0)
+
+
+def test_a_relay_closes_no_connection_that_somebody_reads_from():
+    """The descriptor's number would be another connection's, whose bytes he would read. (Seen to fail where _serve waits for nobody.)"""
+    with socket.create_server(("127.0.0.1", 0)) as server, Paused(server.getsockname()[1]) as relay:
+        with socket.create_connection(("127.0.0.1", relay.port)):
+            server.accept()[0].close()
+        harness.wait_until(lambda: relay.was_open, what="the end of the connection")
+    assert relay.was_open == [True]

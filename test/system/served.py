@@ -15,6 +15,7 @@ import threading
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # of more than the usual five that come at once the others would try again after a second, and after three
 
     def handle_error(self, *arguments):
         if not isinstance(sys.exc_info()[1], ConnectionError):  # clients may go, and are killed

@@ -17,6 +17,7 @@ Environment:
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ import socket
 import ssl
 import string
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.error
@@ -82,15 +84,36 @@ def versitygw_bin():
     return ROOT / ".deps/bin/versitygw"
 
 
+_ports = None  # a file, of which each process of tests has those bytes locked whose numbers it has given as ports
+_ports_given = set()
+
+
+def _is_ours(port):
+    """Whether no other process of tests has given the port, nor this one: who was given it may not listen there yet. Until this one ends."""
+    global _ports
+    if _ports is None:
+        _ports = open(pathlib.Path(tempfile.gettempdir(), f"forebay-test-ports-{os.getuid()}"), "wb")
+    if port in _ports_given:
+        return False
+    try:
+        fcntl.lockf(_ports, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _ports_given.add(port)
+    return True
+
+
 def free_port():
-    """A port nobody listens on now, and that the kernel gives to nobody by itself: who wants it need not be quick."""
+    """A port nobody listens on now, and that the kernel gives to nobody by itself, nor this to another test: who wants it need not be
+    quick."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as text:
         first_given = int(text.read().split()[0])
     while True:
         with socket.socket() as s:
             try:
                 s.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, first_given) if first_given > 20_000 else 0))
-                return s.getsockname()[1]
+                if _is_ours(s.getsockname()[1]):
+                    return s.getsockname()[1]
             except OSError:  # taken
                 pass
 

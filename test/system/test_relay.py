@@ -1,9 +1,11 @@
-"""The listeners of the test process itself."""
+"""The listeners of the test process itself, and which ports they and others are given."""
 
 import contextlib
 import os
 import pathlib
 import socket
+import subprocess
+import sys
 import time
 
 import harness
@@ -70,3 +72,20 @@ def test_a_server_that_is_slow_to_take_connections_loses_none():
         server.server.shutdown()  # takes none from now on
         for _ in range(100):
             stack.enter_context(socket.create_connection(server.server.server_address, timeout=0.9))
+
+
+ANOTHER = """import harness, random
+ports = iter({ports})
+random.SystemRandom = lambda: type("Chosen", (), {{"randrange": lambda *_: next(ports)}})
+print(harness.free_port())
+"""
+
+
+def test_a_port_that_was_given_is_given_to_nobody_else():
+    """Neither to this process again nor to another one that runs tests, as long as nobody listens there. (Seen to fail where free_port looks
+    alone whether the port can be had.)"""
+    given = [harness.free_port() for _ in range(50)]
+    assert len(set(given)) == 50
+    done = subprocess.run([sys.executable, "-c", ANOTHER.format(ports=given)], cwd=pathlib.Path(harness.__file__).parent, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=200)
+    assert "StopIteration" in done.stderr or int(done.stdout) not in given, (done.stdout, done.stderr, given)

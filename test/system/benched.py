@@ -3,6 +3,7 @@
 import contextlib
 import importlib.machinery
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -18,10 +19,15 @@ sys.path.insert(0, str(BENCH))
 
 @pytest.fixture
 def lab_module(monkeypatch):
-    """bench/lab.py, which picks its programs by the environment."""
+    """bench/lab.py, which picks its programs by the environment, and would leave them there for whatever test comes next."""
     monkeypatch.setenv("BUILD", str(BUILD))
+    for name, path in (("FOREBAY_BIN", "forebay"), ("FOREBAY_SHAPER_BIN", "bench/shaper")):
+        monkeypatch.setenv(name, os.environ.get(name) or str(BUILD / path))
     import lab
+    import peers
     monkeypatch.setattr(lab, "BUILD", BUILD)
+    for module in (lab, peers):  # who measures has the machine for himself
+        monkeypatch.setattr(module, "MOUNT_SECONDS", harness.READY_SECONDS)
     return lab
 
 

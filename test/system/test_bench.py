@@ -365,6 +365,20 @@ def test_a_mount_that_does_not_end_by_itself_is_ended(lab_module, monkeypatch, t
     assert mount.process.poll() is not None and mount.log.closed
 
 
+@pytest.fixture
+def unchanged():
+    """The environment, behind all that the test has asked for after this one."""
+    before = dict(os.environ)
+    yield
+    assert {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST" and before.get(name) != value} == {}
+
+
+def test_the_lab_leaves_nothing_in_the_environment(unchanged, lab_module):
+    """Which program the tests behind it run is not its to say: it took that without sanitizers for all of them. (Seen to fail, alone, where
+    lab_module leaves to lab.py what it sets.)"""
+    assert "FOREBAY_BIN" in os.environ and "FOREBAY_SHAPER_BIN" in os.environ
+
+
 def test_readers_at_once_fail_together(lab_module, tmp_path):
     """What one of them cannot read is an error that names the file, and none of them goes on."""
     with pytest.raises(RuntimeError, match="none"):

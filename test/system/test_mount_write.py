@@ -415,11 +415,20 @@ def test_writing_while_a_directory_is_renamed(bucket, mount, new_shaper):
     def has(key):
         return "Contents" in bucket.truth.list_objects_v2(Bucket=slow, Prefix=key)
 
-    with concurrent.futures.ThreadPoolExecutor(2) as pool, open(path / "d/log", "wb", buffering=0) as log:
+    directory = os.open(path / "d", os.O_RDONLY | os.O_DIRECTORY)  # by which "other" is found, however late
+
+    def replace():
+        with open("other", "wb", opener=lambda name, flags: os.open(name, flags, dir_fd=directory)) as f:
+            f.write(b"after")
+
+    with contextlib.ExitStack() as left:
+        left.callback(os.close, directory)
+        pool = left.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        log = left.enter_context(open(path / "d/log", "wb", buffering=0))
         log.write(b"one")
         renamed = pool.submit(os.rename, path / "d", path / "e")
         harness.wait_until(lambda: has("e/"), what="copies", step=0.01)
-        replaced = pool.submit((path / "d/other").write_bytes, b"after")
+        replaced = pool.submit(replace)
         log.write(b"two")
         log.close()
         renamed.result()

@@ -6,6 +6,7 @@ a request to it.
 """
 
 import collections
+import contextlib
 import json
 import os
 import random
@@ -33,15 +34,28 @@ class Origin(KeyOrigin):
     def __init__(self):
         super().__init__()
         self.before, self.gate, self.killed = self.look, threading.Condition(), threading.Event()
-        self.gated, self.limit, self.order, self.fatal = "", 0, KEYS, None
+        self.gated, self.limit, self.order, self.fatal, self.held = "", 0, KEYS, None, None
 
     def let(self, n):
         with self.gate:
             self.limit = n
             self.gate.notify_all()
 
+    @contextlib.contextmanager
+    def holding(self, method):
+        """Within it no request of this method gets on, nor does one kill the node."""
+        with self.gate:
+            self.held = method
+        try:
+            yield
+        finally:
+            with self.gate:
+                self.held = None
+                self.gate.notify_all()
+
     def look(self, method, key):
         with self.gate:
+            self.gate.wait_for(lambda: method != self.held, 200)
             if key and self.fatal and method == self.fatal[1]:
                 self.fatal[2] -= 1
                 if self.fatal[2] == 0:
@@ -230,7 +244,8 @@ def test_killed_in_an_export_with_modes(new_node, origin, tmp_path, n):
     scratch = harness.scratch_bucket(node)
     node.cli("import", "--wait", f"file://{tmp_path}", scratch)
     origin.kill(node, "PUT", n)
-    job = start(node, "export", scratch, f"s3://{there}", *settings(origin), "--parallel", "2")
+    with origin.holding("PUT"):  # who starts the job has its answer before the node is killed
+        job = start(node, "export", scratch, f"s3://{there}", *settings(origin), "--parallel", "2")
     origin.dies_and_lives(node)
     after = ended(node, job, origin)
     assert (after["state"], after["done_objects"], after["failed_objects"], after["modes_lost"]) == ("done", 30, 0, 0)

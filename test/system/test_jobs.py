@@ -375,7 +375,7 @@ def test_prefetch_reads_back_what_the_disk_has(bucket):
     contents = fill(bucket, 3, size=3 * 2**20)
     node = bucket.node
     node.cli("prefetch", "--wait", bucket.name)
-    [file] = [p for p in (node.data / "cache" / "extents").rglob("*") if p.is_file() and p.stat().st_size == len(contents["d/0001.bin"])]
+    [file] = [p for p, stat in harness.files_below(node.data / "cache" / "extents").items() if stat.st_size == len(contents["d/0001.bin"])]
     with open(file, "r+b") as f:
         f.seek(2**20 + 5)
         byte = f.read(1)[0]

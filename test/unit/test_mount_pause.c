@@ -187,6 +187,8 @@ static void test_nobody_overtakes_a_rename_that_waits(void **state)
     struct actor rename = {.t = t, .deed = BEGIN, .a = D};
     act_now(&first);
     start(&rename);
+    while (atomic_load(&t->m.pauses.n_running) == 0) /* until it has come that far */
+        (void)usleep(1000);
     assert_true(waits(&rename));
     start(&second);
     assert_true(waits(&second));

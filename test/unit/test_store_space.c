@@ -6,24 +6,59 @@
 #include "support/clock_sys.h"
 #include "support/fault_sys.h"
 
-#define HOUR_NS ((uint64_t)3600 * 1000000000)
+#define HOUR_NS  ((uint64_t)3600 * 1000000000)
+#define START_NS ((uint64_t)1700000000 * 1000000000)
 
 static struct fixture fixture;
 
-static int setup(void **state)
+static int open_store(void **state)
 {
-    clock_sys_start(1000000000, (uint64_t)1700000000 * 1000000000);
     fixture_init(&fixture, 1, 20 * MIB);
     fixture_open(&fixture);
     *state = &fixture;
     return 0;
 }
 
+/* Of tests that open stores of their own, by calls of their own: no other store looks at those. */
+static int setup_clock(void **state)
+{
+    (void)state;
+    clock_sys_start(1000000000, START_NS);
+    return 0;
+}
+
+static int teardown_clock(void **state)
+{
+    (void)state;
+    clock_sys_stop();
+    return 0;
+}
+
+static int setup(void **state)
+{
+    (void)setup_clock(state);
+    return open_store(state);
+}
+
 static int teardown(void **state)
 {
     fixture_fini(*state);
-    clock_sys_stop();
-    return 0;
+    return teardown_clock(state);
+}
+
+/* The table of calls is there before the threads of a store, which look at it, and until they are gone. */
+static int setup_faults(void **state)
+{
+    (void)setup_clock(state);
+    fault_sys_start();
+    return open_store(state);
+}
+
+static int teardown_faults(void **state)
+{
+    fixture_fini(*state);
+    fault_sys_stop();
+    return teardown_clock(state);
 }
 
 static void touch(struct store *s, const char *key)
@@ -289,13 +324,14 @@ static void test_staging_takes_space(void **state)
  * usable. */
 static void test_object_larger_than_the_disk(void **state)
 {
-    struct fixture *f = *state;
-    f->s->disks[0].limit_bytes = 300 * MIB;
+    (void)state;
+    struct fixture f;
+    fixture_init(&f, 1, 258 * MIB);
+    fixture_open(&f);
     struct store_new n = {.key = SLICE_LIT("k"), .size_bytes = 1000 * MIB};
     struct extent *x = NULL;
-    assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
-    assert_int_equal(disk_status(f->s, 0).used_bytes, 256 * MIB);
-    f->s->disks[0].limit_bytes = 258 * MIB;
+    assert_int_equal(store_create(f.s, &n, &x, NULL), 0);
+    assert_int_equal(disk_status(f.s, 0).used_bytes, 256 * MIB);
     /* Only the count is made large here: blocks are written far apart. */
     lock_take(&x->lock);
     x->charged -= 255 * MIB;
@@ -307,10 +343,11 @@ static void test_object_larger_than_the_disk(void **state)
     x->charged += 255 * MIB;
     lock_drop(&x->lock);
     extent_unref(x);
-    assert_int_equal(disk_status(f->s, 0).used_bytes, 3 * MIB);
+    assert_int_equal(disk_status(f.s, 0).used_bytes, 3 * MIB);
+    fixture_fini(&f);
 }
 
-static uint64_t fs_free;
+static _Atomic uint64_t fs_free;
 
 static int small_fs(const char *path, uint64_t *ret_free, uint64_t *ret_total)
 {
@@ -371,11 +408,9 @@ static void test_disk_full_while_filling(void **state)
     _cleanup_free_ char *p = content_new(1, 0, 4 * MIB);
     struct extent_writer *w = extent_writer_new(x, 0);
     assert_int_equal(extent_writer_append(w, p, MIB + 100), 0);
-    fault_sys_start();
     fault_sys_arm(FAULT_PWRITE, 1, ENOSPC, FAULT_PARTIAL);
     assert_int_equal(extent_writer_append(w, p + MIB + 100, MIB), -ENOSPC);
     fault_sys_disarm();
-    fault_sys_stop();
     assert_int_equal(extent_writer_append(w, p + MIB + 100, MIB), -EIO); /* its block has a hole in its crc */
     extent_writer_free(w);
     assert_int_equal(check_run(x, 1, 0, 4 * MIB), MIB);
@@ -422,6 +457,7 @@ static void test_last_reads_are_recorded_in_batches(void **state)
 }
 
 #define TEST(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
+#define OWN(t)  cmocka_unit_test_setup_teardown(t, setup_clock, teardown_clock)
 
 /* What became one that must stay after it was sampled stays, whether it is in memory or only in the index.
  * (Seen to fail without either look at is_kept in evict_one.) */
@@ -519,7 +555,7 @@ static void test_limits_on_a_shared_file_system(void **state)
     assert_int_equal(space_limit(UINT64_MAX / 2, UINT64_MAX / 2 + 1, UINT64_MAX, 2, 0), UINT64_MAX / 4);
 }
 
-static uint64_t shared_free;
+static _Atomic uint64_t shared_free;
 
 static int statfs_of_shared(const char *path, uint64_t *ret_free, uint64_t *ret_total)
 {
@@ -583,16 +619,16 @@ int main(void)
         TEST(test_the_only_one_that_may_go_is_found),
         TEST(test_leases_count),
         TEST(test_staging_takes_space),
-        TEST(test_object_larger_than_the_disk),
+        OWN(test_object_larger_than_the_disk),
         TEST(test_reserve_is_kept),
-        TEST(test_a_disk_no_larger_than_the_reserve),
-        TEST(test_disk_full_while_filling),
+        OWN(test_a_disk_no_larger_than_the_reserve),
+        cmocka_unit_test_setup_teardown(test_disk_full_while_filling, setup_faults, teardown_faults),
         TEST(test_policy_survives_restart),
         TEST(test_last_reads_are_recorded_in_batches),
         TEST(test_what_is_kept_at_the_last_moment_stays),
-        TEST(test_a_shared_file_system_counts_once),
+        OWN(test_a_shared_file_system_counts_once),
         TEST(test_limits_on_a_shared_file_system),
-        TEST(test_disks_of_one_file_system_keep_the_reserve),
+        OWN(test_disks_of_one_file_system_keep_the_reserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

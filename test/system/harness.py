@@ -152,6 +152,15 @@ def wait_until(condition, seconds=PATIENCE, what="condition", step=0.05):
         time.sleep(step)
 
 
+def has_stopped(pid):
+    """Whether each thread of the process has, as SIGSTOP makes them one after the other."""
+    try:
+        states = [(task / "stat").read_text().rpartition(") ")[2][0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):  # a thread that was just ending
+        return False
+    return set(states) == {"T"}
+
+
 class Program:
     """A child process whose output goes to DIR/log (appended over restarts); never outlives the test run."""
 

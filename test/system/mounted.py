@@ -61,17 +61,9 @@ class Mount(harness.Program):
     def stopped(self):
         """Within it the process that serves does nothing: each of its threads has stopped."""
         pid = self.serving()
-
-        def has_stopped():
-            try:
-                states = [(task / "stat").read_text().rpartition(") ")[2][0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
-            except (FileNotFoundError, ProcessLookupError):  # a thread that was just ending
-                return False
-            return set(states) == {"T"}
-
         os.kill(pid, signal.SIGSTOP)
         try:
-            harness.wait_until(has_stopped, what="the process stopped", step=0.01)
+            harness.wait_until(lambda: harness.has_stopped(pid), what="the process stopped", step=0.01)
             yield
         finally:
             os.kill(pid, signal.SIGCONT)

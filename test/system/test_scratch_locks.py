@@ -4,7 +4,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import pathlib
 import signal
 import struct
 import subprocess
@@ -305,11 +304,6 @@ for line in sys.stdin:
             p.stdout.close()
 
 
-def has_stopped(pid):
-    """Whether each thread of the process has."""
-    return {(task / "stat").read_text().rpartition(") ")[2][0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()} == {"T"}
-
-
 def test_a_lock_that_came_too_late_goes_with_its_file(mount, node):
     """A node that does not answer in time does what it was asked for when it wakes: of that lock nobody knows, and it ends when the file
     is closed. [Without may_come in take_in_order, mount/tree_lock.c, it stays as long as the mount.]"""
@@ -327,7 +321,7 @@ def test_a_lock_that_came_too_late_goes_with_its_file(mount, node):
         with open(a / "f", "r+b") as f:
             os.kill(node.pid, signal.SIGSTOP)
             try:
-                harness.wait_until(lambda: has_stopped(node.pid), what="the node stopped")
+                harness.wait_until(lambda: harness.has_stopped(node.pid), what="the node stopped")
                 with refused(errno.EIO):
                     fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
             finally:

@@ -37,7 +37,7 @@ def explain(node, what):
     """By a path the mount's own node is asked; by BUCKET/KEY it must be named."""
     where = [] if str(what).startswith("/") else ["--socket", node.socket_path]
     answer, text, after = None, None, json.loads(run(node, "explain", "--json", *where, what))
-    while answer is None or answer["passthrough"] != after["passthrough"]:  # it may arrive between the two
+    while answer is None or any(answer.get(of) != after.get(of) for of in ("passthrough", "why_not")):  # more of it may arrive between the two
         answer, text = after, run(node, "explain", *where, what)
         after = json.loads(run(node, "explain", "--json", *where, what))
     assert ("passthrough  yes" in text) == answer["passthrough"], text
@@ -51,6 +51,12 @@ def stats(node, path):
     text = run(node, "mount", "--stats", path)
     assert answer["directory"] in text and "operation" in text
     return answer
+
+
+def counted(node, path):
+    """The same, when all that was answered by now counts: an operation does when its thread is through with it, a moment after its answer."""
+    harness.wait_until(lambda: not json.loads(run(node, "mount", "--stats", "--json", path))["running"], what="nothing runs")
+    return stats(node, path)
 
 
 def put(bucket, key, n, seed=1):
@@ -247,7 +253,7 @@ def test_counting_a_mirror_bucket(bucket, mount):
             harness.wait_until(lambda: m.open_files() == 0, what="all are closed")  # how they were open binds nobody then
     (path / "d/new").write_bytes(b"x" * 1000)
     harness.wait_until(lambda: m.open_files() == 0, what="all are closed")
-    now = stats(node, path)
+    now = counted(node, path)
     assert now["reading_opens"] == 12 and now["writing_opens"] == 1 and now["open_files"] == 0
     assert now["here_opens"] == 8 and now["hit_share"] == now["here_opens"] / 12
     if uses:
@@ -307,7 +313,7 @@ def test_counting_a_scratch_bucket(node, scratch, mount, passthrough):
         (path / f"f{i}").write_bytes(b"y" * 4096)
         os.rename(path / f"f{i}", path / f"g{i}")
     assert (path / "g0").read_bytes() == b"y" * 4096
-    now = stats(node, path)
+    now = counted(node, path)
     assert now["kind"] == "scratch" and now["writing_opens"] == 5 and now["reading_opens"] == 1 and now["hit_share"] == 1
     assert now["operations"]["rename"]["count"] == 5 and now["operations"]["create"]["count"] == 5
     assert now["passthrough_share"] == (1 if m.uses_passthrough() else 0)
@@ -328,7 +334,7 @@ def test_counting_a_scratch_bucket(node, scratch, mount, passthrough):
 
 def calls(node, path):
     """How often the kernel has asked for what: {operation: count}."""
-    return {name: one["count"] for name, one in stats(node, path)["operations"].items()}
+    return {name: one["count"] for name, one in counted(node, path)["operations"].items()}
 
 
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
@@ -386,19 +392,20 @@ def test_what_runs_and_what_was_slow(bucket, new_shaper, mount):
     finally:
         reader.join(200)
     assert got == [b"z" * 200_000]
-    now = stats(node, path)
+    now = counted(node, path)
     slow = now["slow"]
     assert now["failures"] == 0 and slow and all(x["took_ms"] >= 100 for x in slow)
     assert any("slow" in x["target"] for x in slow), slow
     assert all(x["waited_ms"] <= x["took_ms"] for x in slow), slow
     assert any(x["waited_for"] == "stat" and x["waited_ms"] >= 100 for x in slow), slow
     reads = [x for x in slow if x["operation"] == "read"]
-    assert reads and all(x["target"] == "slow/file" and x["waited_for"] == "fetch" and x["waited_ms"] >= 100 for x in reads), slow
+    waited = [x for x in reads if x["waited_ms"] >= 100]  # others are slow on a busy machine by themselves
+    assert waited and all(x["waited_for"] == "fetch" for x in waited) and all(x["target"] == "slow/file" for x in reads), slow
     assert "of which the node's " in run(node, "mount", "--stats", path)
     of_file = explain(node, path / "slow/file")["mount"]["slow"]
     assert [(x["operation"], x["took_ms"]) for x in of_file] == [(x["operation"], x["took_ms"]) for x in slow if x["target"] == "slow/file"]
     assert any(x["operation"] == "read" and x["waited_for"] == "fetch" and x["waited_ms"] >= 100 for x in of_file)
-    assert re.search(r"slow +\w+ took +\S+, of which the node's fetch", run(node, "explain", path / "slow/file"))
+    assert re.search(r"slow +\w+ took +\S+(.*\n +\w+ took +\S+)*, of which the node's fetch", run(node, "explain", path / "slow/file"))
     (path / "slow/new").write_bytes(b"")
     assert all(x["target"] == "slow/new" for x in explain(node, path / "slow/new")["mount"]["slow"])
     shaper.stop()

@@ -6,6 +6,7 @@ written back as a dying disk does.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -548,13 +549,35 @@ def test_msync_of_a_disk_that_fails(small, passthrough):
 
 @pytest.fixture
 def fuse_for_all():
-    """/dev/fuse with the mode that udev gives it; machines without udev keep it for root."""
-    mode = os.stat("/dev/fuse").st_mode & 0o777
-    if os.geteuid() == 0:
-        os.chmod("/dev/fuse", 0o666)
-    yield
-    if os.geteuid() == 0:
-        os.chmod("/dev/fuse", mode)
+    """/dev/fuse with the mode that udev gives it; machines without udev keep it for root, as does who ends last of all processes that
+    run tests with it just now."""
+    if os.geteuid() != 0:
+        yield
+        return
+    turn, use = (1, 0), (1, 1)  # bytes of a file: who begins or ends, and who uses it
+    with open(f"{tempfile.gettempdir()}/forebay-tests-with-fuse", "a+") as f:
+
+        def is_the_only_one():
+            try:
+                fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, *use)
+                return True
+            except OSError:
+                return False
+
+        fcntl.lockf(f, fcntl.LOCK_EX, *turn)
+        if is_the_only_one():
+            f.truncate(0)
+            f.write(str(os.stat("/dev/fuse").st_mode & 0o777))
+            f.flush()
+            os.chmod("/dev/fuse", 0o666)
+        fcntl.lockf(f, fcntl.LOCK_SH, *use)
+        fcntl.lockf(f, fcntl.LOCK_UN, *turn)
+        yield
+        fcntl.lockf(f, fcntl.LOCK_EX, *turn)
+        if is_the_only_one():
+            f.seek(0)
+            os.chmod("/dev/fuse", int(f.read()))
+        # With the file both locks go at once.
 
 
 @pytest.fixture

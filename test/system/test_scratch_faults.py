@@ -33,10 +33,27 @@ def run(*argv):
     return subprocess.run(list(map(str, argv)), check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout.strip()
 
 
+def pieces_of(image):
+    """What is in a file, by offset, but for zeros."""
+    pieces, at = {}, 0
+    with open(image, "rb", buffering=0) as f:
+        while True:
+            try:
+                at = os.lseek(f.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                assert error.errno == errno.ENXIO  # a hole is all that is left
+                return pieces
+            piece = os.pread(f.fileno(), MIB, at)
+            if piece.strip(b"\0"):
+                pieces[at] = piece
+            at += len(piece)
+
+
 @pytest.fixture
 def new_disk(tmp_path):
     """new_disk(size, room=None): the directory of a new file system of that size; with `room` only so many bytes of it can be
-    stored, and writing back more fails. new_disk.copied(): the same directory of a copy of what that disk has at this moment."""
+    stored, and writing back more fails. new_disk.copied(): the same directory of a copy of what that disk has at this moment, or a moment
+    later: while it is written to, none of its parts may be older than another."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     for program in ("losetup", "mkfs.ext4", "mount"):
@@ -63,8 +80,18 @@ def new_disk(tmp_path):
             return device
 
         def copied():
-            copy = tmp_path / f"copy-{len(list(tmp_path.glob('copy-*.image')))}"
-            shutil.copyfile(tmp_path / "below/image", f"{copy}.image")
+            copy, takes = tmp_path / f"copy-{len(list(tmp_path.glob('copy-*.image')))}", []
+
+            def is_of_one_moment():
+                takes.append(pieces_of(tmp_path / "below/image"))
+                return takes[-2:-1] == takes[-1:]
+
+            harness.wait_until(is_of_one_moment, what="nothing is written to the disk for a moment")
+            with open(f"{copy}.image", "wb") as f:
+                for at, piece in takes[-1].items():
+                    f.seek(at)
+                    f.write(piece)
+                f.truncate(os.stat(tmp_path / "below/image").st_size)
             mount(attach(f"{copy}.image"), at=copy)
             return copy / "forebay"
 

@@ -362,7 +362,7 @@ def lose_room_of(tmp_path, body, size):
     image, filler = tmp_path / "below/image", tmp_path / "below/filler"
     with open(image, "r+b") as disk, open(filler, "wb", buffering=0) as rest:
         os.posix_fallocate(disk.fileno(), 0, size)
-        os.sync()
+        run("sync", "-f", tmp_path / "disk")  # no other one: a mount whose node is away would be waited for
         for at, n in places_of(disk.read(), body):
             fallocate(disk.fileno(), PUNCH_HOLE | KEEP_SIZE, at, n)
         with contextlib.suppress(OSError):

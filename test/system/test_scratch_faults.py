@@ -371,6 +371,13 @@ def lose_room_of(tmp_path, body, size):
     return filler
 
 
+def can_be_listed(directory):
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return None
+
+
 @pytest.mark.parametrize("passthrough", MODES)
 def test_what_a_disk_lost_while_the_node_was_away_is_told(small, tmp_path, passthrough):
     """An fsync that did not reach the node has told nobody of what the disk lost: the next one does, although the new node's own
@@ -391,6 +398,7 @@ def test_what_a_disk_lost_while_the_node_was_away_is_told(small, tmp_path, passt
             os.fsync(f.fileno())
         filler.unlink()
         node.start()
+        harness.wait_until(lambda: can_be_listed(top), what="the mount has found the node")  # else that is what fsync fails for
         with refused(errno.EIO, errno.ENOSPC):
             os.fsync(f.fileno())
         os.fsync(f.fileno())

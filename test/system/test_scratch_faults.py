@@ -861,16 +861,19 @@ def test_a_user_with_keys_mounts_from_the_node_of_another(as_nobody, node, origi
 
 
 @NEEDS_MTAB
-def test_a_mount_with_keys_survives_kills(as_nobody, node, origin):
+def test_a_mount_with_keys_survives_kills(as_nobody, route, work, origin):
     """What is being written through one goes on when the process that serves is killed, and when the node is, and is in the
     origin when it was closed. (Seen to fail where send_piece, mount/staging_publish.c, keeps a handle of a session that is
     over.)"""
-    name, body = node.new_bucket(origin), harness.random_bytes(9 * MIB, seed=2)
-    node.options["wire"] = node.wire_address  # the same after a restart
+    body = harness.random_bytes(9 * MIB, seed=2)
     writer = "import sys, os; f = open(sys.argv[1], 'wb', 0); b = sys.stdin.buffer\n" \
              "for line in b:\n f.write(b.read(int(line)))\n if f.tell() > 4 << 20: os.fsync(f.fileno())\n" \
              " print(f.tell(), flush=True)"
-    with mounted_with_keys(as_nobody, node, name, name) as one:
+    directory, port = tempfile.mkdtemp(prefix="node-", dir=work), harness.free_port()  # which it finds again
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(harness.Node(directory, route=route, wire=f"127.0.0.1:{port}"))
+        name = node.new_bucket(origin)
+        one = stack.enter_context(mounted_with_keys(as_nobody, node, name, name))
         process = start_as_nobody(writer, one.path / "f")
 
         def write(at, end):

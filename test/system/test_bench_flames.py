@@ -7,12 +7,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import types
 import xml.dom.minidom
 
 import pytest
 
+import harness
 from benched import MIB, bench_run, lab_module, result_of  # noqa: F401 (lab_module is a fixture)
 
 import flames
@@ -105,6 +105,7 @@ def test_perf_looks_at_our_samples_alone(lab_module, tmp_path):
 
 def test_perf_sees_who_works(lab_module, tmp_path, monkeypatch):
     """A program that ran before, and one that begins meanwhile, each by its name; not what ran when nobody looked."""
+    import usage  # needs the path of the benchmarks, and their environment
     monkeypatch.setattr(flames, "LEAST_SHARE", 1e-6)  # on a machine with much to do it may be little
     lab = types.SimpleNamespace(path=lambda name, n=iter(range(9)): tmp_path / f"{next(n)}-{name}")
     for name in ("sum-before", "sum-meanwhile", "sum-after"):
@@ -113,8 +114,13 @@ def test_perf_sees_who_works(lab_module, tmp_path, monkeypatch):
     def sums(name):
         return subprocess.Popen([tmp_path / name, "/dev/zero"], stdout=subprocess.DEVNULL)
 
-    def ended(one, seconds):
-        time.sleep(seconds)
+    def works(*those):
+        """Waits until each has computed for a third of a second more, of which some hundred samples tell."""
+        pids = [one.pid for one in those]
+        before = usage.cpu_seconds(pids)
+        harness.wait_until(lambda: all(now >= before[pid] + 0.3 for pid, now in usage.cpu_seconds(pids).items()), 200, "what they compute")
+
+    def ended(one):
         one.kill()
         one.wait()
 
@@ -123,10 +129,18 @@ def test_perf_sees_who_works(lab_module, tmp_path, monkeypatch):
         before = sums("sum-before")
         try:
             with graphs.sampling("both"):
-                ended(sums("sum-meanwhile"), 1)
+                meanwhile = sums("sum-meanwhile")
+                try:
+                    works(before, meanwhile)
+                finally:
+                    ended(meanwhile)
         finally:
-            ended(before, 0)
-        ended(sums("sum-after"), 0.3)
+            ended(before)
+        after = sums("sum-after")
+        try:
+            works(after)
+        finally:
+            ended(after)
         found = graphs.written(tmp_path / "flames", "burnt", {"date": "now"})
     except flames.NoPerf as reason:
         pytest.skip(f"not run: {reason}")

@@ -127,12 +127,18 @@ def test_an_import_asks_once_for_a_small_object(node, origin, new_shaper):
     for key, body in bodies.items():
         truth.put_object(Bucket=there, Key=key, Body=body, ContentType="text/x", Metadata={"a": key[2:]})
     job = ("import", "--wait", "--json", *settings(origin, shaper.endpoint), f"s3://{there}", scratch)
+
+    def asked_twice():
+        return sum(node.metric(f"forebay_origin_{why}_total", bucket="import") for why in ("hedges", "retries"))
+
     for state in ("done_objects", "skipped_objects"):
         shaper.reset()
+        before = asked_twice()
         assert json.loads(node.cli(*job).stdout)[state] == len(bodies)
         kinds = shaper.stats()["kinds"]
         heads, gets = (kinds[x]["requests"] for x in ("head", "get_range"))
-        assert (heads <= 2 and gets == 20) if state == "done_objects" else gets == 0, (heads, gets, state)
+        again = asked_twice() - before  # what a busy machine answers so late, once many were answered sooner
+        assert (heads <= 2 and 20 <= gets <= 20 + again) if state == "done_objects" else gets == 0, (heads, gets, again, state)
     for key, body in bodies.items():
         found = node.s3().get_object(Bucket=scratch, Key=key)
         assert (found["Body"].read(), found["ContentType"], found["Metadata"]["a"]) == (body, "text/x", key[2:])

@@ -198,20 +198,24 @@ def test_a_change_that_takes_the_origin_longer_than_the_timeout_is_waited_for(or
 
 def test_reads_are_waited_for_while_the_origin_is_away(origin, new_node, new_shaper, mount):
     """Nor is --timeout about what reads: while the node asks an origin that is away, for as long as `retry` says, opening, looking up
-    and listing wait, and go on when the origin is back. (Seen to fail without OPEN, STAT and LIST in client_op_is_long.)"""
-    node, shaper = new_node(), new_shaper()
-    bucket, s3 = node.new_bucket(origin, endpoint=shaper.endpoint, retry="10m"), origin.s3()
-    for key in ("f", "g", "d/h"):
-        s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
-    top = mount(node, bucket, timeout="5s").path
-    assert (top / "f").stat().st_size == 1
-    shaper.fault("status:503", count="1000000")
-    back = threading.Timer(16, shaper.reset)
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(x) for x in ((top / "f").read_bytes, (top / "g").stat, lambda: os.listdir(top / "d"))]
-        back.start()
-        read, looked_up, listed = [x.result(200) for x in asked]
-    back.join()
+    and listing wait, and go on when the origin is back. Longer where a busy machine's node has no answer for others in half of the timeout.
+    (Seen to fail without OPEN, STAT and LIST in client_op_is_long.)"""
+    node, shaper, s3 = new_node(), new_shaper(), origin.s3()
+    for seconds in (5, 20):
+        bucket = node.new_bucket(origin, endpoint=shaper.endpoint, retry="10m")
+        for key in ("f", "g", "d/h"):
+            s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
+        top = mount(node, bucket, timeout=f"{seconds}s").path
+        assert (top / "f").stat().st_size == 1
+        shaper.fault("status:503", count="1000000")
+        back = threading.Timer(3 * seconds + 1, shaper.reset)
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(x) for x in ((top / "f").read_bytes, (top / "g").stat, lambda: os.listdir(top / "d"))]
+            back.start()
+        back.join()
+        if not any(x.exception() for x in asked):
+            break
+    read, looked_up, listed = [x.result() for x in asked]
     assert read == b"f" and looked_up.st_size == 1 and listed == ["h"]
 
 

@@ -312,6 +312,15 @@ static mode_t kind_of_entry(struct mount *m, struct dir *d, struct slice name)
     return kind;
 }
 
+/* Of a file that was written here another version may be there by now: LOOKUP finds that out. */
+static bool may_be_replaced(struct filler *f, struct slice name)
+{
+    struct node *n = node_find(f->m->nodes, f->d->node, name);
+    bool may = n && staging_is_left(f->m, n);
+    node_unref(f->m->nodes, n);
+    return may;
+}
+
 static bool add_listed(struct filler *f)
 {
     struct dir *d = f->d;
@@ -320,7 +329,8 @@ static bool add_listed(struct filler *f)
     uint64_t ino = node_ino(f->ino, name);
     bool has_room = node_table_count(f->m->nodes) < MOUNT_NODES_MAX && !holdings_is_over();
     /* The page may be older than what was told since: what the kernel has of then stays. */
-    if (!f->plus || f->m->posix || !has_room || !inval_is_current(f->m->inval, d->told, ino))
+    if (!f->plus || f->m->posix || !has_room || !inval_is_current(f->m->inval, d->told, ino) ||
+        may_be_replaced(f, name))
         return add_plain(f, text, ino, kind_of_entry(f->m, d, name), d->at + 1);
     struct node_attr a = mount_node_attr(f->m, &d->entry.attr, /* has_meta= */ false);
     struct node *n = node_look_up(f->m->nodes, d->node, name, &a);

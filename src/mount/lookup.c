@@ -21,21 +21,26 @@ static void reply_absent(fuse_req_t req, struct mount *m, struct node *parent, s
     (void)fuse_reply_entry(req, &absent);
 }
 
-/* A node of that name about which nobody need be asked: it is being written here, or watched. */
-static struct node *find_known(struct mount *m, struct node *parent, struct slice name)
+/* A node of that name about which nobody need be asked any more: it is being written here, or watched. NULL:
+ * there is none. */
+static int find_known(struct mount *m, struct node *parent, struct slice name, struct node **ret,
+                      struct err *e)
 {
+    *ret = NULL;
     struct node *n = node_find(m->nodes, parent, name);
     if (!n)
-        return NULL;
+        return 0;
+    int r = staging_check_left(m, n, e);
     lock_take(node_table_lock(m->nodes));
-    bool is_known = n->staging || (!n->wants_renewal && warm_is_valid_locked(m->warm, n));
+    bool is_known = r == 0 && (n->staging || (!n->wants_renewal && warm_is_valid_locked(m->warm, n)));
     if (is_known)
         node_looked_up_locked(n);
     lock_drop(node_table_lock(m->nodes));
     if (is_known)
-        return n;
-    node_unref(m->nodes, n);
-    return NULL;
+        *ret = n;
+    else
+        node_unref(m->nodes, n);
+    return r == -ESTALE ? 0 : r;
 }
 
 /* What there is of a key, and n (NULL accepted), which is known by that name, follows it. */
@@ -60,13 +65,11 @@ static int look_up_once(struct mount *m, struct node *parent, const char *name, 
 {
     _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct node_attr attr = {0};
-    struct node *n = find_known(m, parent, slice_str(name));
-    if (n) {
-        *ret = n;
-        return 0;
-    }
-    int r = mount_key(m, parent, slice_str(name), &key);
-    n = m->posix ? node_find(m->nodes, parent, slice_str(name)) : NULL;
+    int r = find_known(m, parent, slice_str(name), ret, e);
+    if (r < 0 || *ret)
+        return r;
+    r = mount_key(m, parent, slice_str(name), &key);
+    struct node *n = m->posix ? node_find(m->nodes, parent, slice_str(name)) : NULL;
     if (r == 0)
         r = ask(m, buf_view(&key), n, &b, &attr, e);
     node_unref(m->nodes, n);

@@ -648,6 +648,15 @@ static int rename_file(struct target *from, struct target *to, unsigned flags, s
     return r;
 }
 
+/* Not by who has entered: it may wait for a rename. */
+static int check_left(struct target *from, struct err *e)
+{
+    struct node *n = node_find(from->m->nodes, from->parent, from->name);
+    int r = n ? staging_check_left(from->m, n, e) : 0;
+    node_unref(from->m->nodes, n);
+    return r;
+}
+
 /* Whether a process before this one renamed it, and did not say so any more: what has the new name is then
  * what was moved, not what it replaced. */
 static bool is_done(struct target *to)
@@ -684,6 +693,8 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
     int r = target_find(mount_of(req), parent, name, &from);
     if (r == 0)
         r = target_find(from.m, new_parent, new_name, &to);
+    if (r == 0)
+        r = check_left(&from, &e);
     if (r == 0) {
         target_enter(&from, &to);
         r = target_look(&from);

@@ -510,12 +510,17 @@ bool node_is_told_absent(struct node_table *t, const struct node *n)
     return n->is_told_absent;
 }
 
-void node_detach(struct node_table *t, struct node *n, bool is_unlinked)
+void node_detach_locked(struct node_table *t, struct node *n, bool is_unlinked)
 {
-    LOCK_SCOPE(&t->lock);
     detach_locked(t, n);
     if (is_unlinked)
         set_unlinked(n);
+}
+
+void node_detach(struct node_table *t, struct node *n, bool is_unlinked)
+{
+    LOCK_SCOPE(&t->lock);
+    node_detach_locked(t, n, is_unlinked);
 }
 
 struct node *node_attach(struct node_table *t, struct node *n)

@@ -126,6 +126,7 @@ bool node_is_told_absent(struct node_table *t, const struct node *n);
 
 /* No longer found by its name. unlinked: stat shows no link any more. */
 void node_detach(struct node_table *t, struct node *n, bool is_unlinked);
+void node_detach_locked(struct node_table *t, struct node *n, bool is_unlinked);
 /* The contrary, of one that is not unlinked: found by its name again, unless one is that is written here.
  * What was found by it until now is detached, spoilt and returned, referenced; NULL: nothing was. */
 struct node *node_attach(struct node_table *t, struct node *n);

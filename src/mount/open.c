@@ -306,7 +306,9 @@ static int try_open_reading(struct mount *m, struct node *n, struct handle *h, s
         return 0;
     }
     queue_may_wait();
-    int r = staging_is_refused(m, n) ? -ESTALE : staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
+    int r = staging_is_refused(m, n) ? -ESTALE : staging_check_left(m, n, e);
+    if (r == 0)
+        r = staging_acquire(m, n, STAGING_JOIN, &h->staging, e);
     if (r == 0) {
         stats_add(m->stats, STATS_HERE_OPENS, 1);
         choose_for_staging(m, n, h, O_RDONLY); /* for writing */
@@ -380,6 +382,8 @@ static void handle_shut(struct mount *m, struct handle *h)
         mount_unregister_locked(m, n);
         file = TAKE_PTR(n->backing_file);
     }
+    if (h->staging && h->is_writable)
+        staging_end_writing_locked(h->staging);
     lock_drop(node_table_lock(m->nodes));
     /* Only now: who opens the file after a close returned finds it open no more (invariant 5). */
     if (h->staging)
@@ -584,7 +588,7 @@ static void resume_handle(struct mount *m, struct handle *h)
     LOCK_SCOPE(node_table_lock(m->nodes));
     h->file = NULL;
     h->is_shared = false;
-    h->staging = h->is_staged ? staging_join_locked(n) : NULL;
+    h->staging = h->is_staged ? staging_join_locked(n, h->is_writable) : NULL;
     h->is_passthrough = h->backing_id > 0;
     if (h->is_passthrough)
         n->backing_id = h->backing_id; /* the kernel still has it */

@@ -36,7 +36,7 @@ static int truncate_closed(struct mount *m, struct node *n, uint64_t size, struc
         r = err_errno(e, r, "truncate of the staging file");
     else
         r = staging_publish(m, s, e);
-    staging_release(m, s);
+    staging_release_writing(m, s);
     return r;
 }
 

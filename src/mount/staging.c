@@ -10,6 +10,8 @@
  * any more: the file is the published version from then on.
  *  2. One publication at a time (is_busy).
  *  3. A node that is open in another way gets no staging: it cannot change under its readers.
+ *  4. Nobody publishes over what others have put in the place of a file in which only readers were left: that
+ * has lost its name then, as if it were unlinked, and nobody opens it for writing any more (is_replaced).
  *
  * Failure modes: the node's and the origin's errors; -ENOSPC of the cache's disk.
  */
@@ -19,6 +21,7 @@
 #include "base/sys.h"
 #include "mount/before.h"
 #include "mount/holdings.h"
+#include "mount/queue.h"
 #include "net/posix_meta.h"
 
 #include <fcntl.h>
@@ -260,8 +263,11 @@ static int join_or_make(struct mount *m, struct node *n, enum staging_start star
     LOCK_SCOPE(node_table_lock(m->nodes));
     while (must_wait_locked(m, n, start))
         cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
+    if (n->staging && n->staging->is_replaced && start != STAGING_JOIN)
+        return -ESTALE;
     if (n->staging) {
         n->staging->refs++;
+        n->staging->n_writers += start != STAGING_JOIN;
         *ret = n->staging;
         return 1;
     }
@@ -272,6 +278,7 @@ static int join_or_make(struct mount *m, struct node *n, enum staging_start star
         return -ESTALE;
     }
     *ret = new_locked(m, n);
+    (*ret)->n_writers = 1;
     return 0;
 }
 
@@ -290,14 +297,16 @@ int staging_acquire(struct mount *m, struct node *n, enum staging_start start, s
                     struct err *e)
 {
     struct staging *s;
-    int r = join_or_make(m, n, start, &s);
+    int r = start == STAGING_JOIN ? 0 : staging_check_left(m, n, e);
+    if (r == 0)
+        r = join_or_make(m, n, start, &s);
     if (r < 0)
         return r;
     if (r == 1) {
         bool cut = start == STAGING_EMPTY || start == STAGING_NEW;
         r = cut ? staging_truncate(s, 0) : 0;
         if (r < 0) {
-            staging_release(m, s);
+            staging_release_writing(m, s);
             return err_errno(e, r, "truncate of the staging file");
         }
         *ret = s;
@@ -473,6 +482,20 @@ void staging_release(struct mount *m, struct staging *s)
     if (atomic_load(&s->may_be_mapped) && s->is_clean && !staging_is_clean_alone(s))
         publish_last(m, s);
     end(m, s);
+}
+
+void staging_end_writing_locked(struct staging *s)
+{
+    assert(s->n_writers > 0);
+    s->n_writers--;
+}
+
+void staging_release_writing(struct mount *m, struct staging *s)
+{
+    lock_take(node_table_lock(m->nodes));
+    staging_end_writing_locked(s);
+    lock_drop(node_table_lock(m->nodes));
+    staging_release(m, s);
 }
 
 /* One that is ready and was not visited in this round, referenced. */
@@ -652,7 +675,7 @@ int staging_publish_held(struct mount *m, struct staging *s, struct err *e)
 int staging_begin_move(struct mount *m, struct staging *s, struct err *e)
 {
     staging_hold(m, s);
-    int r = staging_publish_held(m, s, e);
+    int r = s->is_replaced ? -ESTALE : staging_publish_held(m, s, e);
     if (r < 0)
         staging_end_move(m, s, /* has_moved= */ false);
     return r;
@@ -698,14 +721,87 @@ void staging_each(struct mount *m, struct node *dir, enum staging_which which,
     free(found);
 }
 
+/* ---- who is left ---- */
+
+static bool is_left_locked(const struct node *n)
+{
+    const struct staging *s = n->staging;
+    bool is_settled = s && s->state == STAGING_READY && !s->is_resumed && !s->is_doubtful;
+    return is_settled && s->n_writers == 0 && n->is_attached && n->etag_n > 0 &&
+           atomic_load(&s->is_published) && !atomic_load(&s->is_unlinked) && !atomic_load(&s->may_be_mapped);
+}
+
+bool staging_is_left(struct mount *m, const struct node *n)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    return is_left_locked(n);
+}
+
+/* Not when it is written again meanwhile, or was renamed. */
+static bool lose_name(struct mount *m, struct node *n, struct slice etag, uint64_t moved_by)
+{
+    struct staging *s;
+    if (staging_acquire(m, n, STAGING_JOIN, &s, NULL) < 0)
+        return false;
+    enter(m, s);
+    bool is_clean = staging_is_clean_alone(s);
+    lock_take(node_table_lock(m->nodes));
+    bool loses = is_clean && is_left_locked(n) && n->moved_by == moved_by && !pause_covers_locked(m, n) &&
+                 slice_eq(slice_of(n->etag, n->etag_n), etag);
+    if (loses) {
+        s->is_replaced = true;
+        set_unlinked_locked(s, /* is_unlinked= */ true, /* is_doubtful= */ false);
+        node_detach_locked(m->nodes, n, /* is_unlinked= */ true);
+    }
+    lock_drop(node_table_lock(m->nodes));
+    leave(m, s);
+    staging_release(m, s);
+    return loses;
+}
+
+/* ERR_PRECONDITION: another one is there. By an open, which follows what our own changes have made of the
+ * version, and what the node has sent since. */
+static int ask_for_version(struct mount *m, struct node *n, char **ret_etag, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES);
+    _cleanup_(client_file_closep) struct client_file *f = NULL;
+    int r = mount_key(m, n, SLICE_NULL, &key);
+    struct client_file_open o = {.bucket = slice_str(m->bucket), .key = buf_view(&key), .no_fd = true};
+    return r < 0 ? r : mount_open_version(m, n, &o, &f, ret_etag, e);
+}
+
+int staging_check_left(struct mount *m, struct node *n, struct err *e)
+{
+    lock_take(node_table_lock(m->nodes));
+    bool is_left = is_left_locked(n);
+    uint64_t serial, moved_by = n->moved_by;
+    lock_drop(node_table_lock(m->nodes));
+    if (!is_left)
+        return 0;
+    queue_may_wait();
+    _cleanup_free_ char *etag = NULL;
+    bool is_gone;
+    int r;
+    do {
+        free(TAKE_PTR(etag));
+        serial = pause_serial(m);
+        r = ask_for_version(m, n, &etag, e);
+        is_gone = r == -ENOENT || r == ERR_PRECONDITION;
+    } while (is_gone && pause_was(m, serial, n));
+    if (!is_gone)
+        return r;
+    return etag && lose_name(m, n, slice_str(etag), moved_by) ? -ESTALE : 0;
+}
+
 /* ---- taking over ---- */
 
-struct staging *staging_join_locked(struct node *n)
+struct staging *staging_join_locked(struct node *n, bool is_writing)
 {
     struct staging *s = n->staging;
     if (!s || s->state != STAGING_READY)
         return NULL;
     s->refs++;
+    s->n_writers += is_writing;
     return s;
 }
 

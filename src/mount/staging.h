@@ -41,15 +41,25 @@ enum staging_start {
     STAGING_COPY,  /* begins with the bytes that the object has now */
 };
 /*
- * Joins the node's staging, or makes it; one that is just ending is waited for. Referenced: staging_release.
- * -ESTALE: the node is open for reading another way and cannot change under its readers; it was detached,
- * look it up again.
+ * Joins the node's staging, or makes it; one that is just ending is waited for. Referenced: staging_release
+ * with STAGING_JOIN, staging_release_writing with the others. -ESTALE: the node is open for reading another
+ * way and cannot change under its readers, or its name is another version's by now; it was detached, look it
+ * up again.
  */
 int staging_acquire(struct mount *m, struct node *n, enum staging_start start, struct staging **ret,
                     struct err *e);
 /* The last one publishes what is not published yet; its failure is logged and counted, as nobody can receive
  * it. What could not be published, now or before, is given to the node to keep. */
 void staging_release(struct mount *m, struct staging *s);
+void staging_release_writing(struct mount *m, struct staging *s);
+/* The first half of that; the other one is staging_release. */
+void staging_end_writing_locked(struct staging *s);
+
+/* When only those who read what was written here are left, others may replace or remove it. Asks the node
+ * whether the name stands for it still; if not, the node is detached as unlinked, and its readers keep its
+ * bytes: -ESTALE. 0 also of every other node. Waits for renames around it. */
+int staging_check_left(struct mount *m, struct node *n, struct err *e);
+bool staging_is_left(struct mount *m, const struct node *n);
 
 /* Publishes what changed since the last time. 0 when nothing did. */
 int staging_publish(struct mount *m, struct staging *s, struct err *e);
@@ -104,8 +114,9 @@ enum staging_which {
 /* Calls `each` with the nodes of those, referenced, without locks. */
 void staging_each(struct mount *m, struct node *dir, enum staging_which which,
                   void (*each)(void *arg, struct node *n), void *arg);
-/* Under the node table's lock: one more user, as staging_acquire with STAGING_JOIN. NULL: there is none. */
-struct staging *staging_join_locked(struct node *n);
+/* Under the node table's lock: one more user of the node's staging, who may write to it or not. NULL: there
+ * is none. */
+struct staging *staging_join_locked(struct node *n, bool is_writing);
 /* In a process that takes over: makes what was being written, each with one user more than it has, who is to
  * leave (staging_resumed) when the kernel has said again what it had not been answered. */
 void stagings_resume(struct mount *m);

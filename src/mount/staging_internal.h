@@ -48,6 +48,8 @@ struct staging {
     bool has_last_time;
     uint64_t last_time_ns;
     uint32_t refs;
+    uint32_t n_writers; /* of those, who may change it */
+    bool is_replaced;   /* by others, when only readers were left; set while is_busy, too */
     enum staging_state state;
     bool is_busy;        /* someone publishes */
     bool is_awaited;     /* is_busy by a process before this one, whose rename comes again */

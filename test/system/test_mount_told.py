@@ -72,6 +72,70 @@ def test_an_object_that_is_replaced_has_its_new_size(bucket, mount, profile):
         assert path.read_bytes() == bytes(size)
 
 
+def truth(bucket, key):
+    return bucket.truth.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+
+
+@contextlib.contextmanager
+def left_reader(path, body):
+    """A file that this mount has written, and in which only a reader is left who opened it meanwhile."""
+    with open(path, "wb", buffering=0) as writer:
+        writer.write(body[:-1])
+        reader = open(path, "rb", buffering=0)
+    with reader:
+        with open(path, "ab") as again:  # of the file that the reader has
+            again.write(body[-1:])
+        assert reader.read() == body == path.read_bytes()
+        yield reader
+        assert os.pread(reader.fileno(), 1000, 0) == body
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_what_replaces_a_file_that_is_still_read_where_it_was_written(bucket, mount, passthrough):
+    """Who opens, appends to, cuts or renames it by its name has what others have put there; the reader goes on with its bytes. Also where
+    the kernel has not been told yet. (Without staging_check_left, mount/staging.c, they have the old bytes as long as
+    the reader is there, and what is appended brings those back to the origin.)"""
+    top = mount(passthrough=passthrough).path
+    with left_reader(top / "read", b"old"):
+        put(bucket, "read", b"new bytes")
+        assert (top / "read").read_bytes() == b"new bytes"
+        assert (top / "read").stat().st_size == 9
+    with left_reader(top / "grown", b"old"):
+        put(bucket, "grown", b"new bytes")
+        with open(top / "grown", "ab") as f:
+            f.write(b"+")
+        assert truth(bucket, "grown") == b"new bytes+" == (top / "grown").read_bytes()
+    with left_reader(top / "cut", b"old"):
+        put(bucket, "cut", b"new bytes")
+        os.truncate(top / "cut", 5)
+        assert truth(bucket, "cut") == b"new b" == (top / "cut").read_bytes()
+    with left_reader(top / "renamed", b"old"):
+        put(bucket, "renamed", b"new")
+        os.rename(top / "renamed", top / "name")
+        assert truth(bucket, "name") == b"new" == (top / "name").read_bytes()
+    with left_reader(top / "seen", b"old"):
+        put(bucket, "seen", b"new bytes")
+        harness.wait_until(lambda: (top / "seen").stat().st_size == 9, what="the new size")
+        with os.scandir(top) as listed:
+            assert {x.name: x.stat().st_size for x in listed} == {"read": 9, "grown": 10, "cut": 5, "name": 3, "seen": 9}
+    assert (top / "grown").read_bytes() == b"new bytes+"
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_what_is_removed_while_it_is_still_read_where_it_was_written(bucket, mount, passthrough):
+    """Its name goes, and can be made anew; the reader goes on."""
+    path = mount(passthrough=passthrough).path / "f"
+    with left_reader(path, b"old") as reader:
+        bucket.s3.delete_object(Bucket=bucket.name, Key="f")
+        with pytest.raises(FileNotFoundError):
+            path.read_bytes()
+        with open(path, "xb") as f:
+            f.write(b"new")
+        assert truth(bucket, "f") == b"new" == path.read_bytes()
+        assert os.fstat(reader.fileno()).st_size == 3
+    assert path.read_bytes() == b"new"
+
+
 def test_what_is_deleted_is_gone_and_its_directories_too(bucket, mount):
     """An object that was the last in two directories: those are no longer there. (Mutation: watch_gone does nothing.)"""
     put(bucket, "a/b/k", b"x")

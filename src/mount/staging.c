@@ -296,7 +296,7 @@ static void forget_kept(struct mount *m, struct node *n)
 int staging_acquire(struct mount *m, struct node *n, enum staging_start start, struct staging **ret,
                     struct err *e)
 {
-    struct staging *s;
+    struct staging *s = NULL;
     int r = start == STAGING_JOIN ? 0 : staging_check_left(m, n, e);
     if (r == 0)
         r = join_or_make(m, n, start, &s);

@@ -158,8 +158,9 @@ static void *sum_main(void *arg)
 /* How many parts at a time are left of what has `moved`. */
 static unsigned parts_left(const struct carried *c, uint64_t moved)
 {
-    uint64_t left = size_of(c) - MIN(moved, size_of(c)), part = c->w->part_bytes;
-    return (unsigned)MIN((left + part - 1) / part, (uint64_t)c->w->parts_at_once);
+    uint64_t size = size_of(c), part = c->w->part_bytes, left = (size - MIN(moved, size) + part - 1) / part;
+    unsigned most = c->w->sends_parts && size > 0 ? origin_parts_at_once((size + part - 1) / part) : 1;
+    return (unsigned)MIN(left, (uint64_t)most);
 }
 
 static int take_requests(struct carried *c)

@@ -380,10 +380,8 @@ int ends_open(struct object_service *objects, struct object_session *session, co
     const struct kind *k = &own;
     own.source = resolved(any->source, r->source);
     own.target = resolved(any->target, r->target);
-    *ret = (struct ends){.part_bytes = PART_BYTES,
-                         .parts_at_once = 1,
-                         .from_url = own.source == KIND_URL,
-                         .to_url = own.target == KIND_URL};
+    *ret = (struct ends){
+        .part_bytes = PART_BYTES, .from_url = own.source == KIND_URL, .to_url = own.target == KIND_URL};
     struct end_bucket source, target;
     bool has_url = ret->from_url || ret->to_url;
     int c = check_end("source", k->source, r->source, /* is_target= */ false, e);
@@ -418,7 +416,7 @@ int ends_open(struct object_service *objects, struct object_session *session, co
         ret->etags = target.etags;
     }
     if (c == 0 && ret->to_url && object_guest_capabilities(objects, ret->target_bucket) & ORIGIN_SENDS_PARTS)
-        ret->parts_at_once = ORIGIN_PARTS_AT_ONCE;
+        ret->sends_parts = true;
     if (c == 0)
         c = check_overlap(session, r, k, e);
     if (c < 0)

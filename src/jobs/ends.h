@@ -9,12 +9,12 @@
 
 struct ends {
     struct slice source_bucket, source_prefix, target_bucket, target_prefix; /* of the record, or a guest's */
-    uint64_t requests_max;  /* of the source's origin at a time */
-    bool is_limited;        /* it has limits of bytes or requests a second */
-    uint64_t part_bytes;    /* of uploads to the target */
-    unsigned parts_at_once; /* of one of them, 1 where it has but one request */
-    bool from_url, to_url;  /* the source, the target is an origin that is no bucket */
-    unsigned etags;         /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
+    uint64_t requests_max; /* of the source's origin at a time */
+    bool is_limited;       /* it has limits of bytes or requests a second */
+    uint64_t part_bytes;   /* of uploads to the target */
+    bool sends_parts;      /* several of them at a time, of one object */
+    bool from_url, to_url; /* the source, the target is an origin that is no bucket */
+    unsigned etags;        /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
     /* export and import of a bucket that has modes and owners, which is a scratch bucket or one with
      * posix=on: they go along, with times and symbolic links (net/posix_meta.h). Files at a URL then are what
      * they are: nothing is followed, and directories have names of their own. */

@@ -56,7 +56,7 @@ struct kind_work {
      * them, as move; and gives them back, at once or in steps. */
     int (*take_requests)(void *arg, unsigned n);
     void (*give_requests)(void *arg, unsigned n);
-    unsigned parts_at_once; /* which the upload of a large object has, 1 where it goes in one */
+    bool sends_parts; /* the upload of a large object has several (origin_parts_at_once) */
     void *arg;
     uint64_t read_here; /* out: bytes that were read from the source's descriptor */
     uint64_t bytes;     /* out: size of what was done */

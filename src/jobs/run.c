@@ -251,7 +251,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .move = on_move,
                           .take_requests = on_take_requests,
                           .give_requests = on_give_requests,
-                          .parts_at_once = r->ends.parts_at_once,
+                          .sends_parts = r->ends.sends_parts,
                           .arg = r};
     struct kind_object o = {.key = slice_of(it->key, it->key_n),
                             .size_bytes = it->size,
@@ -284,14 +284,17 @@ static bool is_needed_locked(const struct run *r)
 
 /* Whether the next item, which there is, may be begun. Large objects have the link filled by a few at a time,
  * and are better ended one after the other than all begun: where they are copied, what follows the last byte
- * (sums, the disk, the proof) would leave the link idle for all of them at once. */
+ * (sums, the disk, the proof) would leave the link idle for all of them at once. Of those that leave in parts
+ * twice as many are begun: they wait for requests (on_take_requests), opened and looked at, so that the next
+ * goes as soon as one needs fewer. */
 static bool may_begin_locked(const struct run *r)
 {
     uint64_t size = r->items[r->next % WINDOW].size;
     bool copies = r->kind->target != KIND_NOWHERE;
+    unsigned ahead = r->ends.sends_parts ? 2 : 1;
     if (r->job->record.spec.parallel > 0)
         return true;
-    if (copies && r->busy >= PARALLEL_HUGE && r->busy_bytes + size > TOGETHER_BYTES)
+    if (copies && r->busy >= PARALLEL_HUGE * ahead && r->busy_bytes + size > TOGETHER_BYTES * ahead)
         return false;
     return r->busy < PARALLEL_LARGE || size <= SMALL_BYTES;
 }

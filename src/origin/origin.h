@@ -125,7 +125,10 @@ struct origin_options {
 
 extern const struct option_table origin_option_table;
 
-#define ORIGIN_PARTS_AT_ONCE 4
+#define ORIGIN_PARTS_MAX 16 /* of one body that are on their way together */
+/* How many of the n parts of a body (at least 1) are: all of a few, a quarter of many. An object service
+ * gives each connection a share, so that a few of them fill no link, and the last ones are soon alone. */
+unsigned origin_parts_at_once(uint64_t n);
 
 enum origin_capability {
     ORIGIN_CAN_RANGE = 1 << 0,
@@ -141,7 +144,7 @@ enum origin_capability {
     ORIGIN_CAN_VERSIONS = 1 << 8, /* earlier versions can be asked for: origin.as_of, origin.version */
     ORIGIN_CAN_TAGS = 1 << 9,     /* keeps tags of objects, those of META_TAGS in a write too: origin_tags */
     ORIGIN_CAN_MODES = 1 << 10,   /* with `posix`, for jobs: files keep mode and owner as they are written */
-    ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body ORIGIN_PARTS_AT_ONCE parts are on their way together */
+    ORIGIN_SENDS_PARTS = 1 << 11, /* of a large body several parts are on their way together */
     /* With an object's bytes comes none of its metadata, and its time to the second or not at all: they are
      * asked for apart. */
     ORIGIN_BYTES_ALONE = 1 << 12,

@@ -1,8 +1,9 @@
 /*
  * The parts of an upload or a copy, in parallel.
  *
- * The calling thread and up to ORIGIN_PARTS_AT_ONCE - 1 helpers take parts in order from a counter. A part
- * that fails for a reason that time may heal is tried again, as long as its caller is patient.
+ * The calling thread and the helpers that make them as many as origin_parts_at_once says take parts in order
+ * from a counter. A part that fails for a reason that time may heal is tried again, as long as its caller is
+ * patient.
  *
  * Invariants:
  *  1. Each part is done by one thread; all threads are joined before the call returns.
@@ -15,6 +16,7 @@
 #include "base/thread.h"
 
 #define TRIES            4    /* of who has no patience */
+#define PARTS_FEW        8    /* go together, however few there are */
 #define LONG_MS          1000 /* who waits for longer has no place meanwhile */
 #define PART_STACK_BYTES (512 * KIB)
 
@@ -119,14 +121,21 @@ static void *part_main(void *arg)
     return NULL;
 }
 
+unsigned origin_parts_at_once(uint64_t n)
+{
+    assert(n > 0);
+    uint64_t most = MIN(MAX(n / 4, (uint64_t)PARTS_FEW), (uint64_t)ORIGIN_PARTS_MAX);
+    return (unsigned)MIN(n, most);
+}
+
 /* With fewer threads when the system gives no more: the calling thread suffices. */
 int web_parts_run(const struct web_parts *p, struct err *e)
 {
     assert(p->n > 0 && p->limit > 0);
     struct run _cleanup_(run_fini) u = {.parts = p, .quit = quit_here(), .watched = quit_watched()};
     lock_init(&u.lock, LOCK_ORIGIN);
-    pthread_t threads[ORIGIN_PARTS_AT_ONCE - 1];
-    size_t n = 0, want = MIN(MIN((size_t)ORIGIN_PARTS_AT_ONCE, (size_t)p->n), (size_t)p->limit) - 1;
+    pthread_t threads[ORIGIN_PARTS_MAX - 1];
+    size_t n = 0, want = MIN(origin_parts_at_once(p->n), p->limit) - 1;
     while (n < want && thread_start(&threads[n], PART_STACK_BYTES, part_main, &u) == 0)
         n++;
     do_parts(&u);

@@ -145,6 +145,23 @@ def test_an_import_asks_once_for_a_small_object(node, origin, new_shaper):
         assert found["LastModified"] == truth.head_object(Bucket=there, Key=key)["LastModified"]
 
 
+def test_the_next_large_objects_are_ready_when_one_is_sent(node, origin, new_shaper):
+    """All six parts of an object of 65 MiB are on their way together, and while four such objects are sent the target has been asked for the
+    next ones too. (Seen to fail where four parts go at a time, and where an export begins as many as an import.)"""
+    shaper, there, n, size = new_shaper(), origin.new_bucket(), 6, 65 << 20
+    scratch, s3 = harness.scratch_bucket(node), node.s3()
+    s3.put_object(Bucket=scratch, Key="d/0", Body=b"x" * size)
+    for i in range(1, n):
+        s3.copy_object(Bucket=scratch, Key=f"d/{i}", CopySource={"Bucket": scratch, "Key": "d/0"})
+    shaper.fault("stall", match="PUT", at="0", count="1000000")
+    job = start(node, "export", f"{scratch}/d/", f"s3://{there}", *settings(origin, shaper.endpoint), "--set", "origin.part_size=11MiB")
+    harness.wait_until(lambda: shaper.stats()["kinds"]["put"]["requests"] >= 6 + 6, what="two objects are being sent")
+    harness.wait_until(lambda: shaper.stats()["kinds"]["head"]["requests"] >= n, what="all are begun")
+    node.cli("job", "cancel", job)
+    shaper.release()
+    assert until(node, job, lambda j: j["final"])["state"] == "cancelled"
+
+
 def test_newest_checkpoints(bucket, node, tmp_path):
     """--newest takes whole folders by what changed last in them, and single objects."""
     for step in ("step-3", "step-1", "step-2"):  # in the order of time

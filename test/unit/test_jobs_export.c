@@ -227,7 +227,7 @@ static void on_give_requests(void *arg, unsigned n)
     (void)atomic_fetch_add(&x->gives, 1);
 }
 
-static int carry_one(struct fixture *f, const char *dir, unsigned parts_at_once, struct asked *x)
+static int carry_one(struct fixture *f, const char *dir, bool sends_parts, struct asked *x)
 {
     char guest[BUCKET_GUEST_NAME_SIZE];
     bool elsewhere;
@@ -249,7 +249,7 @@ static int carry_one(struct fixture *f, const char *dir, unsigned parts_at_once,
                           .move = on_move,
                           .take_requests = on_take_requests,
                           .give_requests = on_give_requests,
-                          .parts_at_once = parts_at_once,
+                          .sends_parts = sends_parts,
                           .arg = x};
     assert_true(carry_can(&w, &from));
     int r = carry(&w, &from, SLICE_LIT("large"), SLICE_NULL, SLICE_NULL, &sums, &elsewhere, &e);
@@ -271,17 +271,17 @@ static void test_parts_count_as_requests(void **state)
     add_scratch(f, "own");
     put_scratch(f, "own", "large", LARGE);
     struct asked whole = {.most = UINT64_MAX}, cut = {.most = 10 * MIB}, single = {.most = UINT64_MAX};
-    assert_int_equal(carry_one(f, out, 4, &whole), 0);
+    assert_int_equal(carry_one(f, out, /* sends_parts= */ true, &whole), 0);
     assert_int_equal(whole.takes, 1);
-    assert_int_equal(whole.taken, 4);
-    assert_int_equal(whole.given, 4);
-    assert_int_equal(whole.gives, 4);
+    assert_int_equal(whole.taken, 8);
+    assert_int_equal(whole.given, 8);
+    assert_int_equal(whole.gives, 8);
     assert_file(f, out, "large", LARGE);
-    assert_int_equal(carry_one(f, out, 4, &cut), -ECANCELED);
-    assert_int_equal(cut.taken, 4);
-    assert_int_equal(cut.given, 4);
-    assert_int_equal(cut.gives, 1);
-    assert_int_equal(carry_one(f, out, 1, &single), 0);
+    assert_int_equal(carry_one(f, out, /* sends_parts= */ true, &cut), -ECANCELED);
+    assert_int_equal(cut.taken, 8);
+    assert_int_equal(cut.given, 8);
+    assert_in_range(cut.gives, 1, 4);
+    assert_int_equal(carry_one(f, out, /* sends_parts= */ false, &single), 0);
     assert_int_equal(single.takes + single.gives, 0);
 }
 

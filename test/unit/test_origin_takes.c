@@ -86,8 +86,21 @@ static void test_what_no_put_can_bring(void **state)
     }
 }
 
+/* All of a few, so that no round of them follows another; of many a quarter, and never more than 16. */
+static void test_parts_that_go_together(void **state)
+{
+    static const struct {
+        uint64_t n;
+        unsigned at_once;
+    } parts[] = {{1, 1}, {2, 2}, {8, 8}, {9, 8}, {35, 8}, {36, 9}, {64, 16}, {10000, 16}, {UINT64_MAX, 16}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        assert_int_equal(origin_parts_at_once(parts[i].n), parts[i].at_once);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_no_put_can_bring)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_no_put_can_bring),
+                                       cmocka_unit_test(test_parts_that_go_together)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

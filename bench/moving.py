@@ -18,7 +18,7 @@ from versus import asked, bench, costs, make_files, make_objects, sources_of
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 128  # what a node asks of an origin at a time
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
 MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
-BARE_RANGE_BYTES, BARE_PART_BYTES, BARE_OBJECTS, BARE_PARTS = 4 << 20, 16 << 20, 4, 4  # as jobs fetch and send
+BARE_RANGE_BYTES, BARE_RANGES, BARE_PART_BYTES, BARE_PARTS, BARE_OBJECTS = 4 << 20, 4, 16 << 20, 6, 4  # as jobs fetch and send
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 COMPARED_MAX = 2_000
 
@@ -188,7 +188,7 @@ def bare_import(lab, client, bucket, names, size):
     """Bytes a second of a client that throws the same objects away, in ranges that are signed before the clock starts."""
     ranges = [f"{at}-{min(at + BARE_RANGE_BYTES, size) - 1}" for at in range(0, size, BARE_RANGE_BYTES)]
     signed = [lab.targets(client, bucket, [name], ranges) for name in names]
-    said = lab.get(signed[0][1], [target for targets, _ in signed for target in targets], BARE_OBJECTS * BARE_PARTS)
+    said = lab.get(signed[0][1], [target for targets, _ in signed for target in targets], BARE_OBJECTS * BARE_RANGES)
     return said["bytes"] / said["seconds"]
 
 
@@ -265,12 +265,14 @@ def jobs(lab):
     """Import of objects of 100 MB from the shaped origin into a scratch bucket, and export of the same to another bucket of the origin,
     verified, each from the command to its end, against the 300 MB/s that the shaper allows in either direction. After each pair a client that
     does nothing else fetches the same objects from the same shaper and throws them away, and another sends them (curl, files of 16 MiB as
-    parts), four objects of four parts or ranges at a time: what server and shaper can give and take here. Neither sums up nor keeps anything."""
+    parts), four objects of four ranges or six parts at a time: what server and shaper can give and take here. Neither sums up nor keeps anything. The same with another node as the
+origin, which takes less of the processors that all of them share, as in `prefetch`."""
     lab.fill_memory()
     count = QUICK_LARGE_FILES if lab.quick else LARGE_FILES
     plain = lab.path("large") / "object"
     lab_module.write_random(plain, LARGE_BYTES, "large")
-    return jobs_with(lab, "versitygw", lab.origin, plain, count, lab.pairs)
+    with origins(lab) as servers:
+        return [row for name, origin in servers.items() for row in jobs_with(lab, name, origin, plain, count, lab.pairs)]
 
 
 def jobs_large(lab):

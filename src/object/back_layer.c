@@ -640,6 +640,21 @@ static int drop(struct change *c, struct err *e)
     return r;
 }
 
+/* A removal that the origin never takes would stay here for ever. What it has can be removed, whatever the
+ * name; of a name that it can never have, as of a key that is too long with the prefix, it gives no answer.
+ */
+static int check_removable(const struct change *c, struct err *e)
+{
+    struct origin_put p = {.key = back_key(c->entry)};
+    struct err local = {0};
+    int r = origin_takes(c->upstream->origin, &p, /* size_bytes= */ 0, &local);
+    if (r == 0 || (c->asked && r != -EROFS))
+        return 0;
+    if (e)
+        *e = local;
+    return r;
+}
+
 static int layer_remove(void *arg, struct upstream *u, struct slice key, struct slice if_match, struct err *e)
 {
     struct back *b = CAST_MAGIC(back, arg, BACK_MAGIC);
@@ -651,9 +666,10 @@ static int layer_remove(void *arg, struct upstream *u, struct slice key, struct 
     int r = change_begin(&c, b, u, key, /* cancel= */ NULL, e);
     if (r == 0)
         r = check_conditions(&c, if_match, /* if_none_match= */ false, e);
-    if (r == 0 && !c.had && ask_once(&c, NULL) == 0 && !c.there)
-        r = err_set(e, -ENOENT, "no such key");
-    else if (r == 0 && c.had && c.old.removal)
+    bool is_gone = r == 0 && (c.had ? c.old.removal : ask_once(&c, NULL) == 0 && !c.there);
+    if (r == 0 && !c.had && !is_gone)
+        r = check_removable(&c, e);
+    if (is_gone)
         r = err_set(e, -ENOENT, "no such key");
     else if (r == 0 && is_only_here(&c))
         r = drop(&c, e);

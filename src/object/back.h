@@ -117,10 +117,11 @@ enum back_step {
 };
 enum back_step back_decide(const struct back_record *r, const struct back_found *now);
 
-/* The name of the second copy: the key, cut where it would be too long, ".conflict-", the time of the write
- * in ms, "-", the first 8 digits of its ETag. The same for the same write. */
+/* The name of the second copy: the key without its last `cut` bytes or a few more, and cut where it would be
+ * too long for any origin, ".conflict-", the time of the write in ms, "-", the first 8 digits of its ETag.
+ * The same for the same write. */
 #define BACK_COPY_SUFFIX_MAX 48
-int back_copy_key(struct slice key, const struct back_record *r, struct buf *ret);
+int back_copy_key(struct slice key, size_t cut, const struct back_record *r, struct buf *ret);
 
 /* For how long after the Nth failure in a row nothing is tried: 100 ms doubled up to a minute. */
 uint64_t back_delay_ms(uint32_t tries);

@@ -197,10 +197,10 @@ enum back_step back_decide(const struct back_record *r, const struct back_found 
     return now->is_directory || as_before || (r->n_sent > 0 && now->is_sent) ? BACK_SEND : BACK_CONFLICT;
 }
 
-int back_copy_key(struct slice key, const struct back_record *r, struct buf *ret)
+int back_copy_key(struct slice key, size_t cut, const struct back_record *r, struct buf *ret)
 {
     char digits[9];
-    size_t keep = MIN(key.n, (size_t)(ORIGIN_KEY_MAX_BYTES - BACK_COPY_SUFFIX_MAX));
+    size_t keep = MIN(key.n - MIN(cut, key.n), (size_t)(ORIGIN_KEY_MAX_BYTES - BACK_COPY_SUFFIX_MAX));
     while (keep < key.n && keep > 0 && ((uint8_t)key.p[keep] & 0xc0) == 0x80) /* not within a character */
         keep--;
     text_hex(r->has_tag ? r->tag : r->md5, 4, digits);

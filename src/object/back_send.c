@@ -469,13 +469,32 @@ static int send_put(struct sending *s, const struct origin_attr *found, struct s
     return r == 0 ? complete_answer(s, e) : r;
 }
 
+/* A name that the origin takes: names in directories, and keys with the origin's prefix, have bounds of their
+ * own. */
+static void name_second_copy(const struct sending *s, struct buf *ret)
+{
+    const struct back_record *rec = &s->rec;
+    int r = -EINVAL;
+    for (size_t cut = 0; r < 0 && cut < s->key.n; cut += BACK_COPY_SUFFIX_MAX) {
+        buf_clear(ret);
+        int k = back_copy_key(s->key, cut, rec, ret);
+        assert(k == 0);
+        struct origin_put p = {.key = buf_view(ret), .content_type = rec->content_type, .meta = rec->meta};
+        r = origin_takes(s->upstream->origin, &p, rec->size_bytes, NULL);
+    }
+    if (r == 0)
+        return;
+    buf_clear(ret); /* it is not the name: the origin says what it is */
+    r = back_copy_key(s->key, /* cut= */ 0, rec, ret);
+    assert(r == 0);
+}
+
 static int second_copy(struct sending *s, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(ORIGIN_KEY_MAX_BYTES);
     struct origin_attr answer;
-    int r = back_copy_key(s->key, &s->rec, &key);
-    assert(r == 0);
-    r = send_to(s, buf_view(&key), SLICE_NULL, false, &answer, e);
+    name_second_copy(s, &key);
+    int r = send_to(s, buf_view(&key), SLICE_NULL, false, &answer, e);
     if (r < 0)
         return r;
     (void)object_forget_key(s->back->service, s->upstream->bucket, buf_view(&key));

@@ -239,7 +239,7 @@ static void test_names_of_second_copies(void **state)
     (void)state;
     struct back_record r = sample();
     _cleanup_buf_ struct buf b = BUF_INIT(ORIGIN_KEY_MAX_BYTES), again = BUF_INIT(ORIGIN_KEY_MAX_BYTES);
-    assert_int_equal(back_copy_key(SLICE_LIT("a/k"), &r, &b), 0);
+    assert_int_equal(back_copy_key(SLICE_LIT("a/k"), /* cut= */ 0, &r, &b), 0);
     assert_true(slice_eq_str(buf_view(&b), "a/k.conflict-1700000000123-00010203"));
     char longest[ORIGIN_KEY_MAX_BYTES];
     for (size_t i = 0; i < sizeof(longest); i++)
@@ -249,8 +249,8 @@ static void test_names_of_second_copies(void **state)
         buf_clear(&again);
         struct slice key = slice_of(longest + 2 * odd, sizeof(longest) - 2 * odd);
         r.acked_ns = odd ? UINT64_MAX : 0;
-        assert_int_equal(back_copy_key(key, &r, &b), 0);
-        assert_int_equal(back_copy_key(key, &r, &again), 0);
+        assert_int_equal(back_copy_key(key, /* cut= */ 0, &r, &b), 0);
+        assert_int_equal(back_copy_key(key, /* cut= */ 0, &r, &again), 0);
         assert_true(slice_is_utf8(buf_view(&b)) && slice_eq(buf_view(&b), buf_view(&again)));
     }
 }

@@ -51,8 +51,13 @@ void back_refresh_metrics(struct back *b)
     for (struct bucket *x = NULL; (x = bucket_next(b->service->buckets, x));) {
         struct back_count c;
         back_count(b, x->id, SLICE_NULL, &c);
-        if (x->p.write != BUCKET_WRITE_BACK && c.objects == 0)
+        if (x->p.write != BUCKET_WRITE_BACK &&
+            c.objects == 0) { /* it had some until `write` was changed, perhaps */
+            metrics_end(METRIC_BACK_OBJECTS, x->name, NULL, NULL);
+            metrics_end(METRIC_BACK_BYTES, x->name, NULL, NULL);
+            metrics_end(METRIC_BACK_OLDEST_SECONDS, x->name, NULL, NULL);
             continue;
+        }
         metrics_set(metrics_series(METRIC_BACK_OBJECTS, x->name, NULL, NULL), (int64_t)c.objects);
         metrics_set(metrics_series(METRIC_BACK_BYTES, x->name, NULL, NULL), (int64_t)c.bytes);
         metrics_set(metrics_series(METRIC_BACK_OLDEST_SECONDS, x->name, NULL, NULL),

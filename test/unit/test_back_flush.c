@@ -207,6 +207,28 @@ static void test_what_has_got_to_the_origin_is_told(void **state)
     fixture_free(f);
 }
 
+/* What the metrics say of a bucket is true also after it has got write=through and nothing is left of it.
+ * (Seen to fail when back_refresh_metrics leaves the series of such a bucket as they were.) */
+static void test_metrics_end_with_write_back(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    set_bucket(f, "write_delay=1h\n");
+    put_small(f, "data", "k", SLICE_LIT("body"));
+    object_service_refresh_metrics(f->service);
+    assert_int_equal(metrics_value(metrics_series(METRIC_BACK_OBJECTS, "data", NULL, NULL)), 1);
+    assert_int_equal(metrics_value(metrics_series(METRIC_BACK_BYTES, "data", NULL, NULL)), 4);
+    set_bucket(f, "write=through\n");
+    flush(f);
+    object_service_refresh_metrics(f->service);
+    _cleanup_buf_ struct buf text = BUF_INIT(16 * MIB);
+    assert_int_equal(metrics_text(&text), 0);
+    assert_true(slice_find_slice(buf_view(&text), SLICE_LIT("forebay_write_back_objects{")) < 0);
+    assert_true(slice_find_slice(buf_view(&text), SLICE_LIT("forebay_write_back_bytes{")) < 0);
+    assert_true(slice_find_slice(buf_view(&text), SLICE_LIT("forebay_write_back_oldest_seconds{")) < 0);
+    fixture_free(f);
+}
+
 /* ---- ETags ---- */
 
 static int open_if(struct fixture *f, struct slice match, struct slice none_match)
@@ -271,6 +293,7 @@ int main(void)
         cmocka_unit_test(test_writers_wait_at_the_mark),
         cmocka_unit_test(test_commits_that_send_nothing),
         cmocka_unit_test(test_what_has_got_to_the_origin_is_told),
+        cmocka_unit_test(test_metrics_end_with_write_back),
         cmocka_unit_test(test_a_version_is_opened_by_the_etag_of_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

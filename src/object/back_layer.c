@@ -721,11 +721,14 @@ static int copy_here(struct back *b, struct upstream *u, struct slice from, stru
     memcpy(kept.tag, rec.tag, BACK_TAG_BYTES);
     struct origin_put p = {.key = to, .content_type = rec.content_type, .meta = rec.meta};
     r = origin_takes(u->origin, &p, rec.size_bytes, e);
-    if (r == 0 && rec.location.n > 0)
+    if (r == 0 && rec.location.n > 0) {
         r = hard_find(b->store, rec.location, &kept.hard, e);
+        if (r == -ENOENT) /* nobody gave it back: what the origin has is older */
+            r = err_set(e, -EIO, "the bytes of a write that is not in the origin are missing");
+    }
     if (r < 0) {
         back_free_extent(b, rec.location);
-        return r == -ENOENT ? -EAGAIN : r;
+        return r;
     }
     return put_record(b, u, &p, &kept, a, ret, e);
 }

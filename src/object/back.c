@@ -440,7 +440,9 @@ static void follow_base(struct back *b, const struct back_entry *x, const struct
     bool unknown;
     struct back_entry *same = back_enter(b, x->bucket_id, back_key(x));
     int r = back_load(b, x->bucket_id, back_key(x), &value, &rec, &e);
-    bool is_of_it = r == 0 && rec.base == BACK_BASE_ETAG && slice_eq(rec.base_etag, before);
+    bool is_of_it =
+        r == 0 && (before.n == 0 || (rec.base == BACK_BASE_ETAG && slice_eq(rec.base_etag, before)));
+    rec.base = BACK_BASE_ETAG;
     rec.base_etag = after;
     if (is_of_it)
         r = back_save(b, same, bucket, &rec, KV_DURABLE, &unknown, &e);
@@ -453,7 +455,7 @@ static void follow_base(struct back *b, const struct back_entry *x, const struct
 void back_end_changing(struct back *b, struct back_entry *x, const struct bucket *bucket, struct slice before,
                        struct slice after)
 {
-    if (before.n > 0 && after.n > 0 && !slice_eq(before, after) && back_has(b, x->bucket_id, back_key(x)))
+    if (after.n > 0 && !slice_eq(before, after) && back_has(b, x->bucket_id, back_key(x)))
         follow_base(b, x, bucket, before, after);
     LOCK_SCOPE(&b->lock);
     assert(x->changing > 0 && x->users > 0);

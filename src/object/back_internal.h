@@ -46,8 +46,8 @@ struct back_entry {
     bool busy, recorded, sending;
     atomic_bool *copying; /* of who copies its live bytes, and is not busy with it meanwhile: set as soon as
                              the record is another one; NULL: nobody does */
-    unsigned changing; /* changes of the metadata that the origin has that run: nothing is sent meanwhile */
-    bool doubted;      /* of the try that runs: its bucket's origin fails */
+    unsigned changing;    /* changes that the origin makes by itself that run: nothing is sent meanwhile */
+    bool doubted;         /* of the try that runs: its bucket's origin fails */
     uint64_t seq, size_bytes, since_ns; /* of the record */
     uint64_t found_seq;                 /* of the record that was found at the start; 0: none */
     uint32_t tries;
@@ -161,11 +161,12 @@ static inline struct slice back_key(const struct back_entry *x)
     return slice_of(x->key, x->key_n);
 }
 
-/* The origin is about to be asked to change the metadata of what it has under a key without a record: of one
- * that is written meanwhile nothing is sent before back_end_changing. NULL: the key has a record. */
+/* The origin is about to be asked to change what it has under a key without a record, its metadata or, by a
+ * copy, all of it: of one that is written meanwhile nothing is sent before back_end_changing. NULL: the key
+ * has a record. */
 struct back_entry *back_begin_changing(struct back *b, uint64_t bucket_id, struct slice key);
-/* What had the ETag `before` has another one by that: `after`, empty when it failed. A record of meanwhile
- * that was made over it knows it by that from now on. */
+/* What had the ETag `before`, empty when that is not known, has another one by that: `after`, empty when it
+ * failed. A record of meanwhile that was made over it knows it by that from now on. */
 void back_end_changing(struct back *b, struct back_entry *x, const struct bucket *bucket, struct slice before,
                        struct slice after);
 

@@ -780,6 +780,21 @@ static int wait_around(struct back *b, struct upstream *u, struct slice key, str
     return r;
 }
 
+/* By the origin. What is written to the target meanwhile, over what was there before, is no conflict with it:
+ * it follows. -EAGAIN: the target has a record by now. */
+static int copy_there(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,
+                      struct origin_attr *ret, struct err *e)
+{
+    if (u->bucket->p.write != BUCKET_WRITE_BACK)
+        return origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
+    struct back_entry *x = back_begin_changing(b, u->bucket->id, to);
+    if (!x)
+        return -EAGAIN;
+    int r = origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
+    back_end_changing(b, x, u->bucket, SLICE_NULL, r == 0 ? ret->etag : SLICE_NULL);
+    return r;
+}
+
 static int layer_copy(void *arg, struct upstream *u, struct slice from, struct slice to, struct arena *a,
                       struct origin_attr *ret, struct err *e)
 {
@@ -792,9 +807,14 @@ static int layer_copy(void *arg, struct upstream *u, struct slice from, struct s
         if (r != -EAGAIN)
             return r;
     }
-    r = wait_aside(b, u, to, e); /* the origin copies by itself: nothing older may follow it */
-    r = r < 0 ? r : wait_around(b, u, to, e);
-    return r < 0 ? r : origin_copy(u->origin, from, to, SLICE_NULL, a, ret, e);
+    for (int i = 0; i < READ_TRIES; i++) {
+        r = wait_aside(b, u, to, e); /* the origin copies by itself: nothing older may follow it */
+        r = r < 0 ? r : wait_around(b, u, to, e);
+        r = r < 0 ? r : copy_there(b, u, from, to, a, ret, e);
+        if (r != -EAGAIN)
+            return r;
+    }
+    return err_set(e, -EBUSY, "the target is being written again and again");
 }
 
 int back_copy_moved(struct back *b, struct upstream *u, struct slice from, struct slice to, struct arena *a,

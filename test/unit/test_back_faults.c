@@ -321,6 +321,57 @@ static void test_a_newer_write_outlives_the_one_on_its_way(void **state)
     sys = before;
 }
 
+static void *copy_to_l(void *f)
+{
+    struct fixture *of = f;
+    struct object_session *own = object_session_new(of->service, WIRE_VIA_API);
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct wire_copy_req req = {.bucket = SLICE_LIT("data"), .from = SLICE_LIT("k"), .to = SLICE_LIT("l")};
+    struct wire_copy_rep rep;
+    int r = object_copy(own, &req, a, &rep, NULL);
+    object_session_free(own);
+    return r == 0 ? f : NULL;
+}
+
+/* What is written to a key while the origin copies something there is the later of the two, and no conflict
+ * with what the node itself had copied: also where it was asked before what is there. (Without
+ * back_begin_changing in back_layer.c it ends as a second copy.) */
+static void test_a_write_beside_a_copy(void **state)
+{
+    (void)state;
+    static struct sys table;
+    const struct sys *before = sys;
+    table = *sys;
+    table.openat = openat_of_sender;
+    gate.test = pthread_self();
+    sys = &table;
+    for (int there = 0; there < 2; there++) {
+        struct fixture *f = fixture_new();
+        pthread_t copier;
+        void *copied = NULL;
+        if (there)
+            origin_write(f, "l", 'o');
+        assert_int_equal(put(f, "k", 'a'), 0);
+        flush(f);
+        atomic_store(&gate.reached, false);
+        atomic_store(&gate.is_open, false);
+        atomic_store(&gate.armed, true);
+        assert_int_equal(pthread_create(&copier, NULL, copy_to_l, f), 0);
+        for (int i = 0; i < 60000 && !atomic_load(&gate.reached); i++)
+            sys->sleep_ns(1000000);
+        assert_true(atomic_load(&gate.reached));
+        assert_int_equal(put(f, "l", 'b'), 0);
+        atomic_store(&gate.is_open, true);
+        assert_int_equal(pthread_join(copier, &copied), 0);
+        assert_ptr_equal(copied, f);
+        flush(f);
+        assert_int_equal(origin_look(f, "l"), 'b');
+        assert_int_equal(look(f, "l"), 'b');
+        fixture_free(f);
+    }
+    sys = before;
+}
+
 static int change_file(const char *path, const struct stat *st, int type, struct FTW *at)
 {
     (void)at;
@@ -914,6 +965,7 @@ int main(void)
         cmocka_unit_test(test_a_removal_after_power_was_lost_gets_there),
         cmocka_unit_test(test_a_write_after_power_was_lost_is_no_conflict),
         cmocka_unit_test(test_a_newer_write_outlives_the_one_on_its_way),
+        cmocka_unit_test(test_a_write_beside_a_copy),
         cmocka_unit_test(test_bytes_that_rot_are_not_sent),
         cmocka_unit_test(test_removed_directories_go),
         cmocka_unit_test(test_bytes_stay_as_long_as_their_record),

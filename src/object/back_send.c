@@ -737,8 +737,9 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
 {
     LOCK_SCOPE(&b->lock);
     b->n_doubted -= x->doubted;
-    free(TAKE_PTR(x->error));
     bool stopped = atomic_load(&b->stop);
+    if (r != -EAGAIN && r != -ECANCELED) /* of these another try follows: what the one before said holds */
+        free(TAKE_PTR(x->error));
     if ((r == -EINPROGRESS || r == -ETXTBSY || r == ERR_NOT_ADMITTED) && !stopped) {
         uint64_t delay_ms = back_delay_ms(x->waits++); /* a copy that finds no room costs more than a look */
         x->retry_ms =

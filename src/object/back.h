@@ -183,6 +183,8 @@ int back_copy_moved(struct back *b, struct upstream *u, struct slice from, struc
 /* Before bytes of the key are asked for by who holds what senders may wait for, a place at the origin or the
  * key's opening: settles them, if need be, which may wait for room. */
 int back_settle_key(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
+/* Whether the key has a record: a quick look. */
+bool back_has(struct back *b, uint64_t bucket_id, struct slice key);
 /* Whether there are some; nothing is settled for it. */
 bool back_has_bytes(struct back *b, const struct bucket *bucket, struct slice key);
 /* Nobody will write any more to the file that was kept as this version (origin_file). */
@@ -225,7 +227,7 @@ int back_write(struct back *b, const struct bucket *bucket, struct hard *h, stru
                atomic_bool *cancel, struct err *e);
 /* -ENOSPC, in words that name no file; ERR_CLOSED when the node is stopping, so that nobody waited. */
 int back_no_room(struct back *b, uint64_t size_bytes, struct err *e);
-/* The same for a removal, which takes a record and no bytes; a key that has one is let through. */
+/* The same for what takes a record and no bytes, as a removal; a key that has one is let through. */
 int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e);
 /* What below a prefix is not in the origin; bucket_id 0: of all buckets. */
 void back_count(struct back *b, uint64_t bucket_id, struct slice prefix, struct back_count *ret);

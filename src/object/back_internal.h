@@ -126,8 +126,6 @@ void back_leave(struct back *b, struct back_entry *x);
  * has ended. */
 bool back_begin_copying(struct back *b, struct back_entry *x, atomic_bool *over);
 void back_end_copying(struct back *b, struct back_entry *x);
-/* Whether the key has a record: a quick look. */
-bool back_has(struct back *b, uint64_t bucket_id, struct slice key);
 /* The key's record, read into `value`. One that was found at the start counts as sent: the note that says so
  * is not durable by itself, and a power failure may have taken it. (That of a version with a tag is.)
  * -ENOENT. */

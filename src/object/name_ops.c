@@ -429,6 +429,17 @@ static int move_on(struct object_service *s, struct upstream *u, const struct in
     return 0;
 }
 
+/* With write-back a copy of what is not in the origin yet is a record, and so is the removal of what a rename
+ * copied there. */
+static int wait_for_records(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
+                            struct err *e)
+{
+    bool has = back_has(s->back, u->bucket->id, q->from);
+    if (u->bucket->p.write != BUCKET_WRITE_BACK || !(has || q->flags & WIRE_MOVE))
+        return 0;
+    return back_wait_record(s->back, u->bucket, has ? q->to : q->from, e);
+}
+
 static int copy(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct intent *x,
                 struct arena *a, struct attr *ret, struct err *e)
 {
@@ -452,6 +463,9 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
         *ret = from;
         return 0;
     }
+    r = wait_for_records(s, u, q, e);
+    if (r < 0)
+        return r;
     answer.size_bytes = from.size_bytes;
     if (q->flags & WIRE_MOVE) {
         r = move(s, u, q, x, a, &answer, e);
@@ -514,7 +528,10 @@ static int put_marker(struct object_service *s, struct upstream *u, struct slice
     struct origin_put put = {.key = marker, .meta = meta};
     struct origin_body body = {.read = empty_body};
     struct origin_attr answer;
-    int r = intent_note(x, &now, KV_VISIBLE, e);
+    int r = 0;
+    if (u->bucket->p.write == BUCKET_WRITE_BACK)
+        r = back_wait_record(s->back, u->bucket, marker, e);
+    r = r < 0 ? r : intent_note(x, &now, KV_VISIBLE, e);
     r = r < 0 ? r : upstream_put(u, &put, &body, a, &answer, e);
     (void)object_forget_key(s, u->bucket, marker);
     return r;

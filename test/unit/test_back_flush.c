@@ -167,6 +167,49 @@ static void test_writers_wait_at_the_mark(void **state)
     fixture_free(f);
 }
 
+static int make_directory(struct fixture *f, const char *key)
+{
+    struct wire_mkdir_req req = {.bucket = SLICE_LIT("data"), .key = slice_str(key)};
+    struct wire_mkdir_rep rep;
+    return object_mkdir(f->session, &req, f->arena, &rep, NULL);
+}
+
+static int copy(struct fixture *f, const char *from, const char *to, uint32_t flags)
+{
+    struct wire_copy_req req = {
+        .bucket = SLICE_LIT("data"), .from = slice_str(from), .to = slice_str(to), .flags = flags};
+    struct wire_copy_rep rep;
+    return object_copy(f->session, &req, f->arena, &rep, NULL);
+}
+
+/* All that makes a key more wait at their most, not those alone that bring bytes: directories, copies of what
+ * is not in the origin, renames. (Seen to fail without back_wait_record in put_marker, and without
+ * wait_for_records, name_ops.c.) */
+static void test_whatever_makes_a_key_waits(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    struct back *b = f->service->back;
+    origin_write(f, "there", 'o');
+    assert_int_equal(look(f, "there"), 'o');
+    set_bucket(f, "write_delay=1h\n");
+    put_small(f, "data", "k", SLICE_LIT("body"));
+    put_small(f, "data", "l", SLICE_LIT("body"));
+    (void)atomic_fetch_add(&b->n, BACK_KEYS_MAX); /* as many more */
+    assert_int_equal(remove_key(f, "there"), -ENOSPC);
+    assert_int_equal(make_directory(f, "d"), -ENOSPC);
+    assert_int_equal(copy(f, "k", "new", 0), -ENOSPC);
+    assert_int_equal(copy(f, "k", "new", WIRE_MOVE), -ENOSPC);
+    assert_int_equal(copy(f, "there", "new", WIRE_MOVE), -ENOSPC);
+    assert_int_equal(copy(f, "k", "l", 0), 0);       /* has one */
+    assert_int_equal(copy(f, "there", "new", 0), 0); /* takes none */
+    (void)atomic_fetch_sub(&b->n, BACK_KEYS_MAX);
+    assert_int_equal(make_directory(f, "d"), 0);
+    assert_int_equal(copy(f, "k", "newer", WIRE_MOVE), 0);
+    flush(f);
+    fixture_free(f);
+}
+
 /* A file that is committed again and again while nobody writes to it takes no more memory each time, whatever
  * its checksum is said to be. (Seen to end the process when what is answered was kept until the next upload.)
  */
@@ -291,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_a_flush_sends_what_is_in_its_way),
         cmocka_unit_test(test_who_waits_for_one_key_hurries_it_alone),
         cmocka_unit_test(test_writers_wait_at_the_mark),
+        cmocka_unit_test(test_whatever_makes_a_key_waits),
         cmocka_unit_test(test_commits_that_send_nothing),
         cmocka_unit_test(test_what_has_got_to_the_origin_is_told),
         cmocka_unit_test(test_metrics_end_with_write_back),

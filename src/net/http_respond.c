@@ -407,7 +407,7 @@ int http_rest_send(struct http_rest *r, struct stream s)
         else
             k = (int)n;
     }
-    r->unreadable |= k == -EIO; /* no socket says so */
+    r->unreadable |= k == -EIO || k == -ENODATA; /* no socket says so; the latter: the file ends early */
     return k == 0 ? stream_flush_now(s) : k;
 }
 

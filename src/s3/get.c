@@ -425,7 +425,7 @@ static int send_fetched(struct get *g, const struct wire_fetch_rep *rep)
         if (n == 0 || g->fd < 0)
             return -ENODATA;
         status = http_conn_sendfile(g->r->conn, g->fd, g->range.offset + g->sent, n);
-        if (status == -EIO) /* no socket says so */
+        if (status == -EIO || status == -ENODATA) /* no socket says so; the latter: the file ends early */
             tell_unreadable(g->r->s3, g->handle, g->range.offset + g->sent, n);
         g->by_fd += status ? 0 : n;
     }

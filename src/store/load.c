@@ -2,8 +2,9 @@
  * From the index to memory: the entry record of a key, its presence map, its file.
  *
  * Failure modes: a record that does not decode is queued for deletion and reads as no entry. An entry whose
- * file is gone is dropped. A file that is shorter than it should be (power loss) loses the blocks behind its
- * end; the missing part becomes a hole again. A chunk record that does not decode loses its blocks.
+ * file is gone is dropped, and so is one whose file is shorter than what it says is there: as long as the
+ * index says so durably, a file that had grown again would be believed to have what is a hole. A chunk record
+ * that does not decode loses its blocks.
  */
 #include "base/le.h"
 #include "base/log.h"
@@ -97,8 +98,10 @@ static int load_chunks(struct extent *x, uint32_t end, uint32_t *ret_left_out)
     return r == -ENOENT ? 0 : err_prefix(&e, r, "chunks");
 }
 
-/* The blocks that the record and the file agree on. x is not shared yet, so that its lock is not needed. */
-static int load_presence(struct extent *x, const struct format_entry *r, uint64_t file_bytes)
+/* The blocks that the record and the file agree on. x is not shared yet, so that its lock is not needed.
+ * *ret_is_short: the file lacks some that the record has. */
+static int load_presence(struct extent *x, const struct format_entry *r, uint64_t file_bytes,
+                         bool *ret_is_short)
 {
     uint32_t whole_blocks = file_bytes >= x->size ? x->n_blocks : (uint32_t)(file_bytes / STORE_BLOCK_BYTES);
     uint32_t left_out = 0;
@@ -119,6 +122,7 @@ static int load_presence(struct extent *x, const struct format_entry *r, uint64_
                  (unsigned long long)(x->size - file_bytes), left_out);
         metrics_add(metrics_series(METRIC_CORRUPT_BLOCKS, x->disk->path, "start", NULL), left_out);
     }
+    *ret_is_short = left_out > 0;
     /* A record that claims more than was found is written anew. */
     x->entry_changed = x->chunks_changed = x->n_present != r->present_blocks;
     return code;
@@ -131,16 +135,23 @@ static int open_file(struct extent *x, uint64_t *ret_bytes)
         return fd;
     struct stat st;
     int r = sys->fstat(fd, &st);
-    if (r == 0) {
+    if (r == 0)
         *ret_bytes = (uint64_t)st.st_size;
-        if (*ret_bytes < x->size && !x->store->read_only)
-            r = sys->ftruncate(fd, x->size);
-    }
     descriptors_add(x, fd, /* in_use= */ false);
     return r;
 }
 
-/* Builds the extent of a record; -ENOENT when its file is gone. */
+/* The part behind the end of the file, where nothing is, becomes a hole again. */
+static int make_long(struct extent *x)
+{
+    int fd = extent_use(x);
+    int r = fd < 0 ? fd : sys->ftruncate(fd, x->size);
+    if (fd >= 0)
+        extent_leave(x);
+    return r;
+}
+
+/* Builds the extent of a record; -ENOENT when its file is gone, -ENODATA when it is too short. */
 static int build(struct disk *d, struct slice key, uint64_t hash, const struct format_entry *r,
                  struct extent **ret)
 {
@@ -154,9 +165,14 @@ static int build(struct disk *d, struct slice key, uint64_t hash, const struct f
     x->recorded = true;
     x->recorded_charge = x->charged = x->written = format_charge(r->size_bytes, r->present_blocks);
     uint64_t file_bytes = 0;
+    bool is_short = false;
     int code = open_file(x, &file_bytes);
     if (code == 0)
-        code = load_presence(x, r, file_bytes);
+        code = load_presence(x, r, file_bytes, &is_short);
+    if (code == 0 && is_short && !d->store->read_only)
+        code = -ENODATA;
+    if (code == 0 && file_bytes < x->size && !d->store->read_only)
+        code = make_long(x);
     if (code < 0) {
         x->refs = 0;
         extent_free(x);
@@ -176,10 +192,10 @@ static int load_from(struct disk *d, struct slice key, uint64_t hash, struct ext
     if (code < 0)
         return code;
     code = build(d, key, hash, &r, ret);
-    if (code != -ENOENT || d->store->read_only)
+    if ((code != -ENOENT && code != -ENODATA) || d->store->read_only)
         return code;
-    log_warn("store", "disk %s: the file of " SLICE_FMT " is gone; its entry is dropped", d->path,
-             SLICE_ARG(key));
+    log_warn("store", "disk %s: the file of " SLICE_FMT " is %s; its entry is dropped", d->path,
+             SLICE_ARG(key), code == -ENODATA ? "too short" : "gone");
     doom_record(d, key, &r);
     return -ENOENT;
 }

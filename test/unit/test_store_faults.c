@@ -240,6 +240,37 @@ static void test_index_refuses_commits(void **state)
     }
 }
 
+/* A file that is too short is believed no more when the node is killed before its index can say what was
+ * lost. */
+static void test_short_file_is_no_whole_one_later(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char cut[DISK_PATH_MAX];
+    struct extent *x = NULL;
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    put(f.s, "cut", 2, 4 * MIB);
+    key_path(f.s, "cut", cut);
+    fixture_close(&f);
+    assert_int_equal(truncate(cut, 2 * MIB + 17), 0);
+    fixture_open(&f);
+    testkv_fail_at = 1;
+    (void)store_find(f.s, SLICE_LIT("cut"), &x);
+    extent_unref(x);
+    fixture_abandon(&f);
+    testkv_fail_at = 0;
+    fixture_open(&f);
+    x = NULL;
+    if (store_find(f.s, SLICE_LIT("cut"), &x) == 0)
+        (void)check_run(x, 2, 0, 4 * MIB);
+    extent_unref(x);
+    assert_false(is_whole(f.s, "cut", 2, 4 * MIB));
+    fixture_fini(&f);
+    testkv_reset();
+}
+
 /* Reads and writes that move a few bytes at a time change nothing. */
 static void test_short_transfers(void **state)
 {
@@ -862,6 +893,7 @@ int main(void)
     fixture_skip_syncs();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_transfers),
+        cmocka_unit_test(test_short_file_is_no_whole_one_later),
         cmocka_unit_test(test_any_call_fails_once),
         cmocka_unit_test(test_any_call_of_closing_fails),
         cmocka_unit_test(test_disk_full_from_some_write_on),

@@ -160,7 +160,7 @@ static void test_flipped_bit_is_never_served(void **state)
     assert_int_equal(suspects(f, "large"), 0);
 }
 
-/* Entries whose file is gone are dropped; files that are too short lose the blocks behind their end. */
+/* Entries whose file is gone, or shorter than what is there by them, are dropped. */
 static void test_missing_and_short_files(void **state)
 {
     struct fixture *f = *state;
@@ -176,26 +176,44 @@ static void test_missing_and_short_files(void **state)
     assert_int_equal(truncate(cut, 2 * MIB + 17), 0);
     assert_int_equal(truncate(tail, 0), 0);
     fixture_open(f);
-    assert_false(is_there(f->s, "gone"));
-    assert_false(is_whole(f->s, "tail", 3, 1000));
+    for (int i = 0; i < 2; i++) {
+        assert_false(is_there(f->s, "gone"));
+        assert_false(is_there(f->s, "tail"));
+        assert_false(is_there(f->s, "cut"));
+        assert_int_equal(disk_status(f->s, 0).used_bytes, 0);
+        assert_int_equal(disk_status(f->s, 0).extents, 0);
+        /* The records say so, too. */
+        fixture_close(f);
+        fixture_open(f);
+    }
+    assert_int_equal(access(cut, F_OK), -1);
+    put(f->s, "cut", 2, 4 * MIB);
+    assert_true(is_whole(f->s, "cut", 2, 4 * MIB));
+}
+
+/* A file that is shorter than its object, and as long as what is there of it, is as long as the object again.
+ */
+static void test_file_without_what_was_never_there(void **state)
+{
+    struct fixture *f = *state;
+    char path[DISK_PATH_MAX];
+    struct store_new n = {.key = SLICE_LIT("part"), .size_bytes = 4 * MIB};
     struct extent *x = NULL;
-    assert_int_equal(store_find(f->s, SLICE_LIT("cut"), &x), 0);
-    assert_int_equal(check_run(x, 2, 0, 4 * MIB), 2 * MIB);
-    assert_int_equal(check_run(x, 2, 2 * MIB, MIB), 0);
+    assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
+    assert_int_equal(fill_range(x, 2, 0, 2 * MIB), 0);
+    extent_path(x, path);
     extent_unref(x);
-    assert_int_equal(disk_status(f->s, 0).used_bytes, 2 * MIB);
-    assert_int_equal(disk_status(f->s, 0).extents, 2);
-    /* The records say so, too. */
     fixture_close(f);
+    assert_int_equal(truncate(path, 2 * MIB), 0);
     fixture_open(f);
-    assert_false(is_there(f->s, "gone"));
-    assert_int_equal(store_find(f->s, SLICE_LIT("cut"), &x), 0);
+    struct stat st;
+    assert_int_equal(store_find(f->s, SLICE_LIT("part"), &x), 0);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 4 * MIB);
     assert_int_equal(check_run(x, 2, 0, 4 * MIB), 2 * MIB);
     assert_int_equal(fill_range(x, 2, 2 * MIB, 2 * MIB), 0);
     extent_unref(x);
-    fixture_close(f);
-    fixture_open(f);
-    assert_true(is_whole(f->s, "cut", 2, 4 * MIB));
+    assert_true(is_whole(f->s, "part", 2, 4 * MIB));
 }
 
 /* Files that were being made when the process was killed are removed at the next start, with all that was
@@ -843,6 +861,7 @@ int main(void)
         TEST(test_flushed_blocks_are_trusted),
         TEST(test_flipped_bit_is_never_served),
         TEST(test_missing_and_short_files),
+        TEST(test_file_without_what_was_never_there),
         TEST(test_unfinished_files_are_removed),
         TEST(test_markers_are_made_ahead),
         TEST(test_a_file_made_in_vain),

@@ -177,6 +177,8 @@ int extent_open_fd(struct extent *x, int flags)
     char path[DISK_PATH_MAX];
     disk_extent_path(x->disk, x->id, path);
     int fd = sys->open(path, (flags & O_ACCMODE) | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd >= 0)
+        extent_see_end(x, fd);
     if (fd != -ENOENT)
         return fd;
     /* Unlinked since: the descriptor that was kept open for that leads to the file. */
@@ -444,6 +446,34 @@ void extent_block_doubted(struct extent *x, uint32_t block)
     record_locked(x);
 }
 
+/* All that is present from a block on. */
+static void distrust_from_locked(struct extent *x, uint32_t from)
+{
+    for (uint32_t b = from; b < x->n_blocks; b++) {
+        uint64_t known = x->suspect ? x->suspect[b / WORD_BITS] : 0;
+        if (b % WORD_BITS == 0 && (x->present[b / WORD_BITS] & ~known) == 0)
+            b += WORD_BITS - 1;
+        else if (bit(x->present, b))
+            extent_set_present_locked(x, b, /* suspect= */ true);
+    }
+}
+
+void extent_see_end(struct extent *x, int fd)
+{
+    struct stat st;
+    uint64_t size = extent_size(x);
+    if (__atomic_load_n(&x->staged, __ATOMIC_ACQUIRE) || x->store->read_only || sys->fstat(fd, &st) < 0 ||
+        (uint64_t)st.st_size >= size)
+        return;
+    LOCK_SCOPE(&x->lock);
+    uint32_t before = x->n_suspect;
+    distrust_from_locked(x, (uint32_t)((uint64_t)st.st_size / STORE_BLOCK_BYTES));
+    if (x->n_suspect == before)
+        return;
+    x->entry_changed = x->chunks_changed = true;
+    record_locked(x);
+}
+
 void extent_record_anew(struct extent *x)
 {
     LOCK_SCOPE(&x->lock);
@@ -459,6 +489,11 @@ void extent_doubt(struct extent *x, uint64_t offset, uint64_t n)
     uint64_t last = (offset + MIN(n, size - offset) - 1) / STORE_BLOCK_BYTES;
     for (uint64_t b = offset / STORE_BLOCK_BYTES; b <= last; b++)
         extent_block_doubted(x, (uint32_t)b);
+    int fd = extent_use(x);
+    if (fd < 0)
+        return;
+    extent_see_end(x, fd);
+    extent_leave(x);
 }
 
 uint32_t extent_trusted_run_locked(const struct extent *x, uint32_t block, uint32_t n_max, bool *ret_suspect)

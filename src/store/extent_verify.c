@@ -130,6 +130,8 @@ int extent_block_compare(struct extent *x, uint32_t block, char *buf, bool past_
     int fd = r == 0 ? extent_use(x) : r;
     if (fd >= 0) {
         r = read_block(x, fd, block, buf, n, past_cache);
+        if (r < 0)
+            extent_see_end(x, fd);
         extent_leave(x);
     } else if (fd == -EMFILE || fd == -ENFILE) {
         return fd;

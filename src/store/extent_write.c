@@ -114,8 +114,11 @@ int extent_writer_append(struct extent_writer *w, const void *p, size_t n)
     uint64_t size = extent_size(x);
     if (n > size || w->offset > size - n)
         return -EINVAL;
-    if (w->fd < 0 && (w->fd = extent_use(x)) < 0)
-        return w->fd;
+    if (w->fd < 0) {
+        if ((w->fd = extent_use(x)) < 0)
+            return w->fd;
+        extent_see_end(x, w->fd);
+    }
     for (size_t done = 0; done < n;) {
         const char *bytes = (const char *)p + done;
         size_t in_block = w->offset % STORE_BLOCK_BYTES;

@@ -444,6 +444,9 @@ void extent_block_forgotten_locked(struct extent *x, uint32_t block);
 void extent_block_trusted(struct extent *x, uint32_t block, uint64_t lost_flushes);
 /* The disk lost writes while the block was filled, or somebody could not read it. */
 void extent_block_doubted(struct extent *x, uint32_t block);
+/* Doubts all behind the end of a file (fd) that is shorter than its extent. Before anything is fetched again
+ * there: then it is as long as before, and what it lost before that would read as zeros. */
+void extent_see_end(struct extent *x, int fd);
 /* The record of its entry is lost: it is written again. */
 void extent_record_anew(struct extent *x);
 /* First suspect block at or after `from`, or UINT32_MAX. */

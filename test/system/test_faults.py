@@ -252,6 +252,27 @@ def test_a_flipped_byte_of_a_cached_disk_block_is_found(new_node, origin):
     harness.wait_until(lambda: node.metric("forebay_origin_read_bytes_total", bucket=bucket) == MIB, what="one block fetched")
 
 
+def test_a_cached_file_that_was_cut_is_whole_again_for_all(new_node, origin):
+    """The file of a cached object is cut while the node runs: a GET that has begun ends short of what it announced, and
+    later ones have every byte, of the end and of what is before it."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    body = harness.random_bytes(6 * MIB)
+    origin.s3().put_object(Bucket=bucket, Key="k", Body=body)
+    assert get(node, bucket, "k") == body
+    [path] = [p for p in (node.data / "cache" / "extents").rglob("*") if p.is_file() and p.stat().st_size == len(body)]
+    for by in "S3", "library":
+        os.truncate(path, 2 * MIB + 17)
+        if by == "S3":
+            with pytest.raises(botocore.exceptions.BotoCoreError):
+                get(node, bucket, "k")
+        else:
+            assert node.cli("cat", f"{bucket}/k", stdin=b"").stdout == body
+        end = node.s3().get_object(Bucket=bucket, Key="k", Range=f"bytes={5 * MIB}-")["Body"].read()
+        assert end == body[5 * MIB :]
+        assert get(node, bucket, "k") == body
+
+
 def test_the_check_finds_a_flipped_bit_and_repair_makes_it_fetched_again(new_node, origin):
     node = new_node()
     bucket = node.new_bucket(origin)

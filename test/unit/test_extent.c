@@ -240,6 +240,43 @@ static void test_verified_reads(void **state)
     extent_unref(x);
 }
 
+/* A file that was cut while its extent is in use has lost everything behind its end. What is fetched again
+ * there makes it as long as before, and what it lost before that would read as zeros. */
+static void test_cut_file(void **state)
+{
+    struct fixture *f = *state;
+    char path[DISK_PATH_MAX];
+    struct extent *x = NULL;
+    put(f->s, "k", 1, 4 * MIB);
+    key_path(f->s, "k", path);
+    assert_int_equal(store_find(f->s, SLICE_LIT("k"), &x), 0);
+    assert_int_equal(truncate(path, MIB + 17), 0);
+    extent_doubt(x, 3 * MIB, 10); /* it could not be read */
+    assert_int_equal(extent_present_run(x, 3 * MIB, 10), 0);
+    assert_int_equal(fill_range(x, 1, 3 * MIB, MIB), 0);
+    assert_int_equal(check_run(x, 1, 3 * MIB, MIB), MIB);
+    assert_int_equal(check_run(x, 1, 2 * MIB, MIB), 0);
+    assert_int_equal(check_run(x, 1, 0, 4 * MIB), MIB);
+    assert_missing(x, 0, MIB, 2 * MIB);
+    assert_int_equal(fill_range(x, 1, MIB, 2 * MIB), 0);
+    assert_true(extent_is_complete(x));
+    /* Who would read the file itself finds it no shorter than it is. */
+    assert_int_equal(truncate(path, 2 * MIB), 0);
+    int fd = extent_open_fd(x, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(close(fd), 0);
+    assert_false(extent_is_complete(x));
+    assert_int_equal(check_run(x, 1, 0, 4 * MIB), 2 * MIB);
+    assert_int_equal(check_run(x, 1, 3 * MIB, MIB), 0);
+    /* So does who goes on filling it. */
+    assert_int_equal(truncate(path, MIB), 0);
+    assert_int_equal(fill_range(x, 1, 2 * MIB, MIB), 0);
+    assert_int_equal(check_run(x, 1, 0, 4 * MIB), MIB);
+    assert_missing(x, 0, MIB, MIB);
+    extent_check(x);
+    extent_unref(x);
+}
+
 /* A reader of a replaced version can verify what it has for as long as its records last, and never gets wrong
  * bytes. */
 static void test_verified_reads_of_the_dead(void **state)
@@ -309,6 +346,7 @@ int main(void)
         TEST(test_runs_match_a_model),
         TEST(test_many_chunks),
         TEST(test_verified_reads),
+        TEST(test_cut_file),
         TEST(test_verified_reads_of_the_dead),
         TEST(test_pages_are_sent_early),
         TEST(test_unrecorded_blocks_are_bounded),

@@ -98,10 +98,8 @@ static int load_chunks(struct extent *x, uint32_t end, uint32_t *ret_left_out)
     return r == -ENOENT ? 0 : err_prefix(&e, r, "chunks");
 }
 
-/* The blocks that the record and the file agree on. x is not shared yet, so that its lock is not needed.
- * *ret_is_short: the file lacks some that the record has. */
-static int load_presence(struct extent *x, const struct format_entry *r, uint64_t file_bytes,
-                         bool *ret_is_short)
+/* The blocks that the record and the file agree on. x is not shared yet, so that its lock is not needed. */
+static int load_presence(struct extent *x, const struct format_entry *r, uint64_t file_bytes)
 {
     uint32_t whole_blocks = file_bytes >= x->size ? x->n_blocks : (uint32_t)(file_bytes / STORE_BLOCK_BYTES);
     uint32_t left_out = 0;
@@ -122,7 +120,7 @@ static int load_presence(struct extent *x, const struct format_entry *r, uint64_
                  (unsigned long long)(x->size - file_bytes), left_out);
         metrics_add(metrics_series(METRIC_CORRUPT_BLOCKS, x->disk->path, "start", NULL), left_out);
     }
-    *ret_is_short = left_out > 0;
+    x->n_lost = left_out;
     /* A record that claims more than was found is written anew. */
     x->entry_changed = x->chunks_changed = x->n_present != r->present_blocks;
     return code;
@@ -165,11 +163,10 @@ static int build(struct disk *d, struct slice key, uint64_t hash, const struct f
     x->recorded = true;
     x->recorded_charge = x->charged = x->written = format_charge(r->size_bytes, r->present_blocks);
     uint64_t file_bytes = 0;
-    bool is_short = false;
     int code = open_file(x, &file_bytes);
     if (code == 0)
-        code = load_presence(x, r, file_bytes, &is_short);
-    if (code == 0 && is_short && !d->store->read_only)
+        code = load_presence(x, r, file_bytes);
+    if (code == 0 && x->n_lost > 0 && !d->store->read_only)
         code = -ENODATA;
     if (code == 0 && file_bytes < x->size && !d->store->read_only)
         code = make_long(x);

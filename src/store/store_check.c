@@ -73,6 +73,16 @@ static bool check_block(struct check *c, struct extent *x, uint32_t block)
     return false;
 }
 
+/* A file that ends before the blocks that its record has; who repairs has lost the entry with it. */
+static void check_lost(struct check *c, struct disk *d, struct slice key, uint32_t lost, uint32_t dropped)
+{
+    char problem[ERR_TEXT_MAX];
+    c->report.bad_blocks += dropped;
+    (void)snprintf(problem, sizeof(problem), "disk %s: %s: the file is too short, %u blocks are lost",
+                   d->path, format_key_text(key, (char[FORMAT_KEY_TEXT_MAX]){0}), lost);
+    tell(c, problem);
+}
+
 static void check_extent(struct check *c, struct extent *x)
 {
     char problem[ERR_TEXT_MAX];
@@ -86,6 +96,8 @@ static void check_extent(struct check *c, struct extent *x)
         first_bad = bad++ ? first_bad : b;
     }
     c->report.extents++;
+    if (x->n_lost > 0)
+        check_lost(c, x->disk, x->key, x->n_lost, x->n_lost);
     char id[ID_TEXT_SIZE];
     id_text(x->id, id);
     if (bad > 0)
@@ -139,14 +151,15 @@ static int check_key(struct check *c, struct disk *d, struct slice key, struct s
 {
     struct format_entry r;
     char path[DISK_PATH_MAX];
-    struct stat st;
+    struct stat st = {0};
     if (key.n == 0 || key.n > STORE_KEY_MAX_BYTES || format_entry_decode(record, &r) < 0) {
         if (is_damaged(c, d, key))
             check_unloadable(c, d, key, /* damaged= */ true);
         return 0;
     }
     disk_extent_path(d, r.id, path);
-    if (sys->stat(path, &st) == -ENOENT && !doom_contains(d, r.id)) {
+    int there = sys->stat(path, &st);
+    if (there == -ENOENT && !doom_contains(d, r.id)) {
         if (is_missing(c, d, key, r.id))
             check_unloadable(c, d, key, /* damaged= */ false);
         return 0;
@@ -154,8 +167,11 @@ static int check_key(struct check *c, struct disk *d, struct slice key, struct s
     struct extent *_cleanup_(extent_unrefp) x = NULL;
     int code = store_find(c->s, key, &x);
     c->code = 0;
+    uint32_t left = (uint32_t)((uint64_t)st.st_size / STORE_BLOCK_BYTES);
     if (code == 0 && x->disk == d)
         check_extent(c, x);
+    else if (code == -ENOENT && there == 0 && (uint64_t)st.st_size < r.size_bytes && r.present_blocks > left)
+        check_lost(c, d, key, r.present_blocks - left, r.present_blocks); /* it went when it was looked for */
     return code == -ENOENT ? 0 : code < 0 ? code : c->code;
 }
 

@@ -99,6 +99,7 @@ struct extent {
     uint64_t written; /* of those, bytes counted in disk->written_bytes */
     uint32_t n_blocks, n_present, n_suspect;
     uint32_t n_in_flight;  /* blocks that writers are in the middle of */
+    uint32_t n_lost;       /* that were behind the end of the file when it was loaded; read-only stores */
     uint32_t blocks_room;  /* bits that the maps have room for */
     uint64_t one_word;     /* the map of extents of up to 64 blocks */
     uint64_t *present;     /* &one_word or heap */

@@ -229,6 +229,38 @@ static void test_read_only(void **state)
     free(mark);
 }
 
+/* Files that are too short are found, beside a stopped node and by who repairs: then the entries go. */
+static void test_cut_files(void **state)
+{
+    struct fixture *f = *state;
+    char large[DISK_PATH_MAX], small[DISK_PATH_MAX];
+    struct heard h;
+    key_path(f->s, "k0", large);
+    key_path(f->s, "k1", small);
+    fixture_close(f);
+    assert_int_equal(truncate(large, MIB), 0);
+    assert_int_equal(truncate(small, 99), 0);
+    f->config.read_only = true;
+    fixture_open(f);
+    struct store_check_report r = check(f, false, &h);
+    assert_int_equal(r.extents, 20);
+    assert_int_equal(r.bad_blocks, 3 + 1);
+    assert_int_equal(h.problems, 2);
+    assert_non_null(strstr(h.text, "k0: the file is too short, 3 blocks are lost"));
+    fixture_close(f);
+    f->config.read_only = false;
+    fixture_open(f);
+    r = check(f, true, &h);
+    assert_int_equal(r.bad_blocks, 4 + 1);
+    assert_int_equal(h.problems, 2);
+    assert_non_null(strstr(h.text, "k1: the file is too short, 1 blocks are lost"));
+    assert_int_equal(r.orphan_files, 0);
+    r = check(f, false, &h);
+    assert_int_equal(r.extents, 18);
+    assert_int_equal(r.bad_blocks, 0);
+    assert_int_equal(h.problems, 0);
+}
+
 /* Entries beyond those that are read at once are looked at, too: the last of them are damaged. */
 static void test_many_entries(void **state)
 {
@@ -269,9 +301,13 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_healthy),   TEST(test_damage_is_found_and_repaired),
-        TEST(test_read_only), TEST(test_many_entries),
-        TEST(test_stop),      TEST(test_files_of_damaged_records),
+        TEST(test_healthy),
+        TEST(test_damage_is_found_and_repaired),
+        TEST(test_read_only),
+        TEST(test_cut_files),
+        TEST(test_many_entries),
+        TEST(test_stop),
+        TEST(test_files_of_damaged_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

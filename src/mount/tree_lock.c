@@ -166,11 +166,17 @@ static int take_in_order(struct mount *m, struct tree_file *f, const struct tree
     return r;
 }
 
-/* Takes or gives back, and remembers. -EAGAIN: somebody has it. */
+/* Takes or gives back, and remembers. -EAGAIN: somebody has it. What of its open was closed until now says
+ * nothing of a lock that it gets now. */
 static int take(struct mount *m, struct tree_file *f, const struct tree_held *x, struct err *e)
 {
     LOCK_SCOPE(&f->order_lock);
-    return take_in_order(m, f, x, e);
+    int r = take_in_order(m, f, x, e);
+    if (r == 0) {
+        atomic_store(&x->through->is_closing, false);
+        atomic_store(&x->through->has_stayed, false);
+    }
+    return r;
 }
 
 /* What is in the way, the first in the file: as the node says, else what this mount has. */
@@ -459,10 +465,6 @@ static void set_lock(fuse_req_t req, struct tree_handle *h, const struct tree_he
     int r = take(m, h->file, wanted, &e);
     if (r == -EAGAIN && !is_in_the_way_here(m, h->file, wanted, &grace_ms)) /* perhaps it has just gone */
         r = take(m, h->file, wanted, &e);
-    if (r == 0) {
-        atomic_store(&h->is_closing, false);
-        atomic_store(&h->has_stayed, false);
-    }
     if (r == -EAGAIN && (may_wait || grace_ms > 0)) {
         uint64_t until_ms = may_wait ? 0 : sys_mono_ms() + grace_ms;
         r = wait_for(req, h->file, wanted, until_ms, /* is_test= */ false);

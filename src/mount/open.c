@@ -463,31 +463,30 @@ void mount_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 /* ---- creating ---- */
 
-/* What there is of a name, when no file of that name is being written here. */
-static int ask_for_name(struct mount *m, struct node *parent, struct slice name, struct buf *b,
-                        struct wire_attr *ret, struct err *e)
+/* Whether there is something of a name, when no file of that name is being written here. */
+static int ask_for_name(struct mount *m, struct node *parent, struct slice name, struct err *e)
 {
-    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES);
+    _cleanup_buf_ struct buf key = BUF_INIT(MOUNT_KEY_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    struct wire_attr ignored;
     uint64_t serial;
     int r;
     do {
         serial = pause_serial(m);
         buf_clear(&key);
-        buf_clear(b);
+        buf_clear(&b);
         r = mount_key(m, parent, name, &key);
         if (r == 0)
-            r = mount_ask(m, buf_view(&key), b, ret, e);
+            r = mount_ask(m, buf_view(&key), &b, &ignored, e);
     } while (r == -ENOENT && pause_was(m, serial, parent));
     return r;
 }
 
-/* The node of a name that shall be created: one that is written here already, one of an object that exists
- * after all, or a new one. Counted for the kernel. */
-static int find_or_make(struct mount *m, struct node *parent, struct slice name, struct node_attr attr,
+/* The node of a name that shall be created: a new one, or the one that this request has made already. Counted
+ * for the kernel. -ESTALE of one that exists after all: the kernel looks it up then, and opens it as its mode
+ * allows, and what a link leads to. */
+static int find_or_make(struct mount *m, struct node *parent, struct slice name, const struct node_attr *made,
                         struct node **ret, enum staging_start *ret_start, int flags, struct err *e)
 {
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    struct wire_attr a;
     struct node *staged = node_find(m->nodes, parent, name);
     lock_take(node_table_lock(m->nodes));
     bool exists = staged && staged->staging;
@@ -495,17 +494,15 @@ static int find_or_make(struct mount *m, struct node *parent, struct slice name,
     lock_drop(node_table_lock(m->nodes));
     node_unref(m->nodes, staged);
     if (!exists) {
-        int r = ask_for_name(m, parent, name, &b, &a, e);
+        int r = ask_for_name(m, parent, name, e);
         if (r < 0 && r != -ENOENT)
             return r;
         exists = r == 0;
-        if (exists)
-            attr = mount_node_attr(m, &a, /* has_meta= */ true);
     }
-    if (exists && !is_own && flags & O_EXCL)
-        return -EEXIST;
+    if (exists && !is_own)
+        return flags & O_EXCL ? -EEXIST : -ESTALE;
     *ret_start = !exists ? STAGING_NEW : flags & O_TRUNC ? STAGING_EMPTY : STAGING_COPY;
-    *ret = node_look_up(m->nodes, parent, name, &attr);
+    *ret = node_look_up(m->nodes, parent, name, made);
     return 0;
 }
 
@@ -517,7 +514,7 @@ static int create(struct mount *m, struct node *parent, struct slice name, const
     enum staging_start start;
     if (m->read_only)
         return -EROFS;
-    int r = find_or_make(m, parent, name, *made, &n, &start, flags, e);
+    int r = find_or_make(m, parent, name, made, &n, &start, flags, e);
     if (r < 0)
         return r;
     struct handle *h = handle_new(m, n, /* is_writable= */ true);

@@ -12,6 +12,7 @@
 #include "mount/tree_habit.h"
 #include "mount/tree_known.h"
 #include "mount/tree_named.h"
+#include "mount/tree_seen.h"
 
 struct tree_waiters;
 struct tree_held;
@@ -94,13 +95,6 @@ struct tree_handle {
 };
 
 #define TREE_PLACES 4096 /* of the table of open files, and of what is remembered of files */
-
-/* A file as it was when it was opened last, if nobody here wrote it then. By the time that nobody can set:
- * who writes as many bytes may set the other one back. */
-struct tree_seen {
-    uint64_t ino, size_bytes;
-    int64_t ctime_ns;
-};
 
 #define TREE_TOLD 65536 /* files whose size, as the kernel was told it, is remembered */
 

@@ -19,7 +19,7 @@
  * last close.
  *
  * Pages of a plain file stay in the kernel's cache when nobody here has it open for writing, and size and
- * ctime are as they were when it was opened last; otherwise an open drops them, so that what other mounts
+ * ctime are as they were when it was opened last, some time after that ctime (tree_seen.h); otherwise an open drops them, so that what other mounts
  * closed before is seen. Where the kernel was told another size than the file has by now it is to ask again:
  * without that it reads no further.
  *
@@ -261,13 +261,9 @@ static bool is_unchanged(struct mount *m, struct tree_file *f)
     int fd = tree_file_fd(f);
     if (fd < 0 || sys->fstat(fd, &st) < 0)
         return false;
-    struct tree_seen now = {.ino = f->ino, .size_bytes = (uint64_t)st.st_size, .ctime_ns = ns_of(st.st_ctim)};
     LOCK_SCOPE(&m->tree->lock);
-    struct tree_seen *seen = &m->tree->seen[place_of(f->ino)];
-    bool is_same =
-        seen->ino == now.ino && seen->size_bytes == now.size_bytes && seen->ctime_ns == now.ctime_ns;
-    *seen = now;
-    return is_same;
+    return tree_seen_again(&m->tree->seen[place_of(f->ino)], f->ino, (uint64_t)st.st_size, ns_of(st.st_ctim),
+                           (int64_t)sys->real_ns());
 }
 
 /* ---- whether the kernel knows the size ---- */

@@ -30,6 +30,8 @@
 #include "mount/before.h"
 #include "net/posix_meta.h"
 
+#include <fcntl.h>
+
 #define COPY_BYTES MIB
 #define TRIES      3
 
@@ -341,6 +343,16 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
 
 /* ---- what could not be published ---- */
 
+/* The node goes by the time of its file where it knows nothing else of how old the bytes are: one that was
+ * made anew is as old as ours, not of now. Never of what is still to be published, of which the node tells
+ * by the time whether it has it already. */
+static void set_own_time(struct staging *s)
+{
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, s->seen_stat.st_mtim};
+    if (s->target_fd >= 0)
+        (void)futimens(s->target_fd, times);
+}
+
 static int strand_once(struct mount *m, struct staging *s, uint64_t size, struct err *e)
 {
     _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
@@ -348,6 +360,7 @@ static int strand_once(struct mount *m, struct staging *s, uint64_t size, struct
     int r = prepare(m, s, size, e);
     if (r < 0)
         return r;
+    set_own_time(s);
     if (m->posix && own_meta(m, s, &meta) < 0)
         buf_clear(&meta); /* a time that no object can have */
     lock_take(node_table_lock(m->nodes));

@@ -14,8 +14,9 @@
  * | ------ | ---- | --------------------------------------------------------------------- |
  * | 0      | 1    | format: 1                                                             |
  * | 1      | 1    | bytes of the location: 33 (store/hard.h), or 0 when there are no bytes |
- * | 2      | 8    | since when the origin does not take it, as far as is known, ns since  |
- * |        |      | 1970; later than of what it took the place of                         |
+ * | 2      | 8    | since when the origin does not take it, as far as is known, else when |
+ * |        |      | it was written last, ns since 1970; later than of what it took the    |
+ * |        |      | place of                                                              |
  * | 10     | 8    | size in bytes                                                         |
  * | 18     | n    | location                                                              |
  * |        | 2+n  | ETag of the version that it was made from: length, bytes; empty: none, or not known |

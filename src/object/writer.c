@@ -899,7 +899,8 @@ static int strand(struct writer *w, const struct wire_strand_req *q, struct err 
         return r;
     struct origin_body body = {.size_bytes = q->size, .read = staged_read, .arg = w};
     bool was_refused = w->refused_ns > 0 && same_file_state(&now, &w->refused_stat);
-    struct stranded x = {.since_ns = was_refused ? w->refused_ns : sys->real_ns(),
+    uint64_t written_ns = (uint64_t)now.st_mtim.tv_sec * 1000000000u + (uint64_t)now.st_mtim.tv_nsec;
+    struct stranded x = {.since_ns = was_refused ? w->refused_ns : MIN(sys->real_ns(), written_ns),
                          .base = q->base,
                          .meta = q->meta,
                          .error = slice_sub(q->error, 0, MIN(q->error.n, (size_t)STRANDED_ERROR_MAX_BYTES))};

@@ -53,7 +53,6 @@
 
 #define SEAT            "FOREBAY_MOUNT_SEAT"
 #define ARGUMENTS_PIECE 4096
-#define ARGUMENTS_MAX   255
 
 /* What the serving process says; never leaves this machine, nor outlives this program. */
 enum word { WORD_READY = 1, WORD_HOLD, WORD_DROP, WORD_UPGRADE, WORD_GOES_ON };
@@ -319,14 +318,23 @@ static void set_flags(struct keeper_seat *seat, int flags)
             (void)fcntl(kept_held(seat->kept)[i] - 1, F_SETFD, flags);
 }
 
+/* As execv wants them; the array is the caller's. */
+static char **arguments_of(const struct keeper *k)
+{
+    size_t n = 0;
+    char **argv = calloc(k->n_arguments + 1, sizeof(*argv)); /* each has a byte at least */
+    if (!argv)
+        abort();
+    for (size_t at = 0; at < k->n_arguments; at += strlen(k->arguments + at) + 1)
+        argv[n++] = k->arguments + at;
+    return argv;
+}
+
 /* In the new process. Returns when it cannot be started. */
 static void start_program(struct keeper *k, struct keeper_seat *seat, pid_t keeper_pid)
 {
-    char text[PATH_MAX + 128], *argv[ARGUMENTS_MAX + 1];
-    size_t n = 0;
-    for (size_t at = 0; at < k->n_arguments && n < ARGUMENTS_MAX; at += strlen(k->arguments + at) + 1)
-        argv[n++] = k->arguments + at;
-    argv[n] = NULL;
+    char text[PATH_MAX + 128];
+    _cleanup_free_ char **argv = arguments_of(k);
     (void)snprintf(text, sizeof(text), "%d,%d,%p,%d,%d,%s", (int)keeper_pid, kept_fd(k->kept),
                    kept_address(k->kept), seat->fuse_fd, seat->post_fd, k->directory);
     if (setenv(SEAT, text, 1) < 0)

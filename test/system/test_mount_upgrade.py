@@ -99,6 +99,24 @@ def test_the_installed_program_takes_over(node, one, program):
     assert one.pid == keeper
 
 
+def test_an_upgrade_has_all_arguments(node, what, work, program):
+    """However many there are: what is mounted, and where, are the last ones. (Seen to fail with an array of 255, mount/keeper.c.)"""
+    class Long(mounted.Mount):
+        def argv(self):
+            binary, command, *rest = super().argv()
+            return [binary, command] + ["--umask", "022"] * 400 + rest
+
+    one = Long(tempfile.mkdtemp(prefix="mount-", dir=work), node, what, binary=program, timeout="10s")
+    try:
+        (one.path / "f").write_bytes(b"before")
+        install(program, lambda path: shutil.copy(node.binary, path))
+        upgrade(one)
+        assert program_of(one.serving()) == program.stat().st_ino
+        assert (one.path / "f").read_bytes() == b"before"
+    finally:
+        one.stop()
+
+
 @pytest.mark.parametrize("body", ["#!/bin/sh\nexit 3\n", "no program at all"])
 def test_a_program_that_cannot_take_over_does_no_harm(one, program, body):
     """What is installed ends at once, or is none: the command says so with status 1, and the mount goes on with what it was

@@ -380,6 +380,28 @@ def held_after_a_failed_close(shaper, path, written):
     return held
 
 
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_what_is_published_after_all_is_found_beside_who_reads_the_name(origin, new_node, new_shaper, mount, passthrough):
+    """After a close that failed somebody opens the name to write, writes nothing and is gone again, and who opened it to read beside him is
+    left: once the fsync of another descriptor has published its bytes the name has those, for whoever opens it."""
+    node, shaper = new_node(), new_shaper()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=b"old" * 4096)
+    one = mount(node, bucket, passthrough=passthrough)
+    path = one.path / "f"
+    held = held_after_a_failed_close(shaper, path, b"new" * 4096)
+    with open(path, "r+b", buffering=0) as third:
+        assert third.read() == b"old" * 4096
+        reader = open(path, "rb", buffering=0)
+    with reader:
+        harness.wait_until(lambda: one.open_files() == 2, what="the third one's release")
+        os.fsync(held)
+        harness.wait_until(lambda: path.read_bytes() == b"new" * 4096, what="the name has what was published")
+        assert reader.read() == b"old" * 4096
+    os.close(held)
+    assert path.read_bytes() == b"new" * 4096
+
+
 @pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
 def test_what_a_close_could_not_publish_does_not_come_back_under_a_name_that_is_gone(origin, new_node, new_shaper, mount, how):
     """A descriptor that is left after a close that failed: when the name is removed, or another file takes it, its file has no name

@@ -313,10 +313,11 @@ def test_appending_to_a_full_disk(small):
             assert part == body[:min(len(body), written - at)], at
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "syncfs"])
 @pytest.mark.parametrize("passthrough", MODES)
-def test_a_disk_that_fails_when_written_back(small, passthrough):
+def test_a_disk_that_fails_when_written_back(small, tmp_path, passthrough, meanwhile):
     """What the disk could not take is told by fsync to each open file that could have written it, whoever asks first, through
-    either of two mounts, and once. Seen to fail when sync_handle (mount/tree_io.c) only passes on what the node says, and when it
+    either of two mounts, and once; also when a sync of the whole disk, as the node makes them, was told of it before. Seen to fail when sync_handle (mount/tree_io.c) only passes on what the node says, and when it
     does not note what a handle was told."""
     node, bucket, tops = small(256 * MIB, room=80 * MIB, passthrough=passthrough, mounts=2)
     path = [top / "f" for top in tops]
@@ -326,6 +327,9 @@ def test_a_disk_that_fails_when_written_back(small, passthrough):
     try:
         for i in range(100):
             os.pwrite(files[0].fileno(), body, i * MIB)
+        if meanwhile == "syncfs":
+            assert subprocess.run(["sync", "-f", tmp_path / "disk"], stderr=subprocess.DEVNULL, check=False).returncode != 0
+
         def told(f):
             try:
                 os.fsync(f.fileno())

@@ -14,10 +14,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/utsname.h>
 #include <time.h>
 
 /* Repeats a call while it is interrupted and gives its result, or the negated errno. */
@@ -411,4 +413,13 @@ uint64_t sys_raise_file_limit(void)
     }
     (void)getrlimit(RLIMIT_NOFILE, &r);
     return r.rlim_cur;
+}
+
+bool sys_is_linux(unsigned major_number, unsigned minor_number)
+{
+    struct utsname u;
+    unsigned own_major = 0, own_minor = 0;
+    if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &own_major, &own_minor) != 2)
+        return false;
+    return own_major > major_number || (own_major == major_number && own_minor >= minor_number);
 }

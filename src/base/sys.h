@@ -67,6 +67,9 @@ int sys_mkdir_p(const char *path, mode_t mode);
 
 /* Lets the process open as many files as its rights allow, above the hard limit too; gives how many. */
 uint64_t sys_raise_file_limit(void);
+
+/* Whether this machine's kernel is of this version or later; false where it does not say. */
+bool sys_is_linux(unsigned major_number, unsigned minor_number);
 static inline uint64_t sys_mono_ms(void)
 {
     return sys->mono_ns() / 1000000;

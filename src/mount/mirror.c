@@ -9,8 +9,6 @@
 #include "mount/holdings.h"
 #include "mount/queue.h"
 
-#include <sys/utsname.h>
-
 static void on_init(void *userdata, struct fuse_conn_info *conn)
 {
     mount_negotiate(CAST_MAGIC(mount, userdata, MOUNT_MAGIC), conn, /* wanted= */ 0,
@@ -72,11 +70,7 @@ static const struct fuse_lowlevel_ops openless_operations = {
 /* Linux 6.13 and later give each change of a file a time of its own, once somebody has looked at the last. */
 static bool has_fine_times(void)
 {
-    struct utsname u;
-    unsigned major_number = 0, minor_number = 0;
-    if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &major_number, &minor_number) != 2)
-        return false;
-    return major_number > 6 || (major_number == 6 && minor_number >= 13);
+    return sys_is_linux(6, 13);
 }
 
 static int check_prefix(struct mount *m, struct err *e)

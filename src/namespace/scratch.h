@@ -81,7 +81,8 @@ struct scratch_cred {
     const uint32_t *groups; /* supplementary */
     size_t n_groups;
     uint32_t umask;
-    bool check; /* check permissions here; false when the kernel does it (default_permissions) */
+    bool check;            /* check permissions here; false when the kernel does it (default_permissions) */
+    bool is_group_checked; /* the kernel knows all groups, and has taken set-group-ID off where it has to */
 };
 
 /* What every change takes. */

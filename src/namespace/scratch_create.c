@@ -51,7 +51,8 @@ static void fill_owner(struct scratch_inode *x, const struct scratch_inode *dir,
         return;
     if (S_ISDIR(mode))
         x->mode |= S_ISGID;
-    else if ((x->mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && !scratch_in_group(cred, dir->gid))
+    else if ((x->mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && !(cred && cred->is_group_checked) &&
+             !scratch_in_group(cred, dir->gid))
         x->mode &= ~(uint32_t)S_ISGID;
 }
 

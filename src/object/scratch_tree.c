@@ -9,6 +9,7 @@
 #include "object/scratch_tree.h"
 
 #include "base/log.h"
+#include "base/sys.h"
 
 #define PAGE_MAX_BYTES (2 * MIB)
 #define ENTRY_ARENA    (64 * KIB)
@@ -274,8 +275,10 @@ int op_tree_create(struct object_session *ses, const struct wire_tree_create_req
     bool opens = req->name.n == 0 || req->flags & (WIRE_WRITE | WIRE_LATE);
     if (r == 0 && t.call.cred && req->name.n > 0 && opens && !(req->flags & WIRE_EXCLUSIVE))
         return err_set(e, -EINVAL, "what is there already is opened by TREE_OPEN");
+    /* Further groups of theirs are known to the kernel alone, which looks at them since Linux 6.0. */
     if (!t.call.cred)
-        t.cred = (struct scratch_cred){.uid = req->uid, .gid = req->gid};
+        t.cred =
+            (struct scratch_cred){.uid = req->uid, .gid = req->gid, .is_group_checked = sys_is_linux(6, 0)};
     t.cred.umask = req->umask;
     t.call.cred = &t.cred;
     return r < 0 ? r : create(&t, ses, req, a, rep, e);

@@ -12,6 +12,7 @@ import fcntl
 import json
 import mmap
 import os
+import pathlib
 import socket
 import stat
 import subprocess
@@ -468,6 +469,29 @@ def test_groups_of_directories(top):
     as_user("os.mkdir(sys.argv[1] + '/sub'); open(sys.argv[1] + '/file', 'w').close()", top / "d")
     assert (top / "d/sub").stat().st_gid == 4242 and (top / "d/sub").stat().st_mode & stat.S_ISGID
     assert (top / "d/file").stat().st_gid == 4242 and not (top / "d/file").stat().st_mode & stat.S_ISGID
+
+
+def test_the_bit_of_a_group_that_is_one_of_several(top, work):
+    """A file that is made set-group-ID in such a directory stays that for members of the directory's group, also where that is a further
+    group of theirs, and for nobody else, as on the disk. (Seen to fail with the program's own group alone counted, namespace/scratch_create.c.)"""
+    code = ("os.umask(0)\nfor i, name in enumerate(('opened', 'made', 'nameless')):\n"
+            "    path = f'{sys.argv[1]}/{name}'\n"
+            "    if i == 0: fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o2775)\n"
+            "    elif i == 1: os.mknod(path, 0o102775); fd = os.open(path, os.O_RDONLY)\n"
+            "    else: fd = os.open(sys.argv[1], os.O_TMPFILE | os.O_RDWR, 0o2775)\n"
+            "    x = os.fstat(fd)\n    print(oct(x.st_mode), x.st_gid)\n")
+    disk = pathlib.Path(tempfile.mkdtemp(prefix="disk-", dir=work))
+    os.chmod(disk, 0o711)
+    said = {}
+    for where in (top, disk):
+        for groups in ([], [4241], [4241, 4242]):
+            path = where / f"of-{len(groups)}"
+            path.mkdir()
+            os.chown(path, 0, 4242)
+            os.chmod(path, 0o2777)
+            said.setdefault(len(groups), []).append(as_user(code, path, groups=groups).splitlines())
+    assert all(ours == theirs for ours, theirs in said.values()), said
+    assert said[2][0][0] == "0o102775 4242"
 
 
 def test_supplementary_groups(top):

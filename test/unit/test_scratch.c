@@ -654,6 +654,9 @@ static void test_new_files_get_the_right_owner(void **state)
     assert_int_equal(x.uid, 10);
     assert_int_equal(x.gid, 50);
     assert_int_equal(x.mode, S_IFREG | 0755); /* not in the group: no set-group-ID program */
+    cred.is_group_checked = true;
+    x = attr(f, (uint64_t)make(f, dir, "by a member", S_IFREG | 02777));
+    assert_int_equal(x.mode, S_IFREG | 02755);
     x = attr(f, (uint64_t)make(f, dir, "sub", S_IFDIR | 0777));
     assert_int_equal(x.gid, 50);
     assert_int_equal(x.mode, S_IFDIR | 02755);

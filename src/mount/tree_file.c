@@ -19,9 +19,9 @@
  * last close.
  *
  * Pages of a plain file stay in the kernel's cache when nobody here has it open for writing, and size and
- * ctime are as they were when it was opened last, some time after that ctime (tree_seen.h); otherwise an open drops them, so that what other mounts
- * closed before is seen. Where the kernel was told another size than the file has by now it is to ask again:
- * without that it reads no further.
+ * ctime are as they were when it was opened last, some time after that ctime (tree_seen.h); otherwise an open
+ * drops them, so that what other mounts closed before is seen. Where the kernel was told another size than
+ * the file has by now it is to ask again: without that it reads no further.
  *
  * Invariants:
  *  1. While n_open > 0 a grant of the node is held, unless the node was restarted and has forgotten the

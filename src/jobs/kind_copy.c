@@ -286,9 +286,10 @@ static int open_to_send(struct kind_work *w, const struct kind_object *o, struct
 {
     struct wire_attr now = {0};
     int r = source_open(w, o, /* expect= */ 0, source, e);
-    if (r < 0 || slice_eq(source->open.attr.etag, source->attr.etag) ||
-        stat_at(w, w->source_bucket, o->key, WIRE_FRESH, &now, NULL) < 0 ||
-        !slice_eq(source->open.attr.etag, now.etag))
+    if (r < 0 || slice_eq(source->open.attr.etag, source->attr.etag))
+        return r;
+    r = stat_at(w, w->source_bucket, o->key, WIRE_FRESH, &now, e);
+    if (r < 0 || !slice_eq(source->open.attr.etag, now.etag))
         return r;
     source->attr = now;
     take_version(w, &source->attr);

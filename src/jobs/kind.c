@@ -143,12 +143,12 @@ static int evict(struct kind_work *w, const struct kind_object *o, struct err *e
     struct wire_evict_req req = {.bucket = w->source_bucket, .key = o->key};
     struct wire_evict_rep rep;
     struct wire_cached c = {0};
-    int was = w->spec->listed ? present(w, o->key, &c, e) : 0; /* else the walk is over what is cached */
+    int was = w->is_named ? present(w, o->key, &c, e) : 0; /* else the walk is over what is cached */
     if (was < 0 && was != -ENOENT)
         return was;
     if (e)
         *e = (struct err){0};
-    w->bytes = w->spec->listed ? c.present_bytes : o->counted_bytes;
+    w->bytes = w->is_named ? c.present_bytes : o->counted_bytes;
     int r = object_evict(w->session, &req, w->arena, &rep, e);
     return r < 0 || was == 0 ? r : KIND_SKIPPED;
 }

@@ -48,6 +48,7 @@ struct kind_work {
     bool modes;            /* mode, owner and time go along (ends.h) */
     bool has_dirs;         /* the target's directories are set when all that is in them is there */
     bool no_set, no_links; /* the target changes no attributes alone; it keeps no symbolic links */
+    bool is_named;         /* what is worked on was named (listed, or failed before), not walked over */
     struct hasher *hasher; /* who computes MD5s beside; may be NULL */
     struct arena *arena;   /* empty at the start */
     /* Before n bytes move: waits as the rate says. -ECANCELED when the job is to stop. Any thread's. */

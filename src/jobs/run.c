@@ -245,6 +245,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .has_dirs = r->ends.has_dirs,
                           .no_set = r->ends.no_set,
                           .no_links = r->ends.no_links,
+                          .is_named = r->is_again || r->job->record.spec.listed,
                           .hasher = object_hasher(r->jobs->objects),
                           .witness = &r->witness,
                           .arena = a,

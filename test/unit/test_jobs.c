@@ -368,6 +368,32 @@ static void test_an_evict_tells_what_was_not_cached(void **state)
     assert_int_equal(number(f, id, "done_bytes"), 200);
 }
 
+/* A retry, whose walk is over the names of what failed, counts the bytes that are here, as the first walk
+ * does, and what is here no more apart. (Without is_named in kind.c it counts none of them.) */
+static void test_a_retried_evict_counts_what_is_here(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = 0;
+    struct wire_bucket_set_req set = {.name = SLICE_LIT("data"),
+                                      .settings = SLICE_LIT("write=back\nwrite_delay=1h\n")};
+    struct wire_bucket_set_req now = {.name = SLICE_LIT("data"), .settings = SLICE_LIT("write=through\n")};
+    struct wire_bucket_set_rep done;
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &done, NULL), 0);
+    put_object(f, f->arena, "data", "k", "not sent yet");
+    assert_int_equal(start(f, "evict", "", &id), 0);
+    wait_for(f, id, "partly failed");
+    assert_int_equal(number(f, id, "done_bytes"), 0);
+    assert_int_equal(object_bucket_set(f->session, &now, f->arena, &done, NULL), 0);
+    for (int i = 0; i < 6000 && !is_there(f, f->origin, "k"); i++)
+        sys->sleep_ns(5000000);
+    for (int i = 0; i < 6000 && !is_in(f, id, "done"); i++) { /* it may be sent, and not yet known as that */
+        (void)change(f, id, "retry");
+        sys->sleep_ns(50000000);
+    }
+    assert_true(is_in(f, id, "done"));
+    assert_int_equal(number(f, id, "done_bytes"), 12);
+}
+
 struct waiter {
     struct fixture *f;
     uint64_t id;
@@ -542,6 +568,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_refused_object_of_a_list_fails_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_retry_asks_for_what_was_missing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_evict_tells_what_was_not_cached, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_retried_evict_counts_what_is_here, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_waits_hears_of_the_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_keys_may_come_twice, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_list_that_did_not_come_whole, setup, teardown),

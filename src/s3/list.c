@@ -56,7 +56,10 @@ static enum s3_error read_query(struct list *l)
 {
     struct s3_request *r = l->r;
     struct slice max = request_query(r, "max-keys"), encoding = request_query(r, "encoding-type");
+    struct slice type = request_query(r, "list-type");
 
+    if (!l->versions && !l->v2 && type.p)
+        return reply_refuse(r, S3_ERR_INVALID_ARGUMENT, "list-type can only be 2");
     l->prefix = request_query(r, "prefix");
     l->delimiter = request_query(r, "delimiter");
     l->after = request_query(r, l->v2 ? "start-after" : l->versions ? "key-marker" : "marker");

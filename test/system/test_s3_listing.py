@@ -220,6 +220,9 @@ def test_names_that_are_no_text(node, tmp_path):
     assert ask(node, "GET", f"/{name}/odd%FF").error()["Code"] == "InvalidURI"
     for parameter in ("prefix", "start-after", "delimiter"):
         assert ask(node, "GET", f"/{name}?list-type=2&{parameter}=odd%FF").error()["Code"] == "InvalidArgument", parameter
+    for other in ("3", "1", "v2", ""):  # as S3: it is not another way to ask for the first kind
+        assert ask(node, "GET", f"/{name}?list-type={other}").error()["Code"] == "InvalidArgument", other
+    assert ask(node, "GET", f"/{name}?versions&list-type=3").status == 200
     for n in range(3):  # the error shows the beginning of the path, cut anywhere
         path = urllib.parse.quote(f"/{name}/" + "a" * n + "\u20ac" * 800)
         assert ask(node, "GET", path).error()["Code"] == "KeyTooLongError"

@@ -465,6 +465,8 @@ void upstream_lives(struct upstream *u)
     atomic_store(&u->places->life_ms, sys_mono_ms());
     if (atomic_load(&u->places->silent_ms) > 0)
         atomic_store(&u->places->silent_ms, 0);
+    if (atomic_load(&u->places->failing_ms) > 0)
+        atomic_store(&u->places->failing_ms, 0);
 }
 
 void upstream_heard(struct upstream *u, int result)
@@ -477,6 +479,11 @@ void upstream_leave(struct upstream *u, int result)
 {
     if (result == 0)
         retry_budget_earn(&u->places->budget);
+    uint64_t never = 0;
+    if (retry_is_transient(result))
+        (void)atomic_compare_exchange_strong(&u->places->failing_ms, &never, MAX(sys_mono_ms(), (uint64_t)1));
+    else if (result < 0 && result != -ECANCELED)
+        atomic_store(&u->places->failing_ms, 0);
     LOCK_SCOPE(&u->places->lock);
     assert(u->places->running > 0);
     u->places->running--;
@@ -526,13 +533,20 @@ static bool try_again(struct upstream *u, struct retry *r, int code, atomic_bool
     return !is_cancelled(cancel) && !upstream_is_quitting(u);
 }
 
-/* A first try that took longer than the origin may be silent got on for a while. (With write-back it may be
- * one here, which was patient itself.) */
+uint64_t upstream_patient_since_ms(struct upstream *u, uint64_t since_ms)
+{
+    uint64_t failing_ms = atomic_load(&u->places->failing_ms);
+    return failing_ms > 0 ? MAX(since_ms, failing_ms) : sys_mono_ms();
+}
+
+/* A first try that took longer than the origin may be silent got on for a while, unless the origin has been
+ * away for longer. (With write-back it may be one here, which was patient itself.) */
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
 {
     uint64_t now_ms = sys_mono_ms(), silent_ms = MIN(now_ms, u->bucket->p.origin_options.timeout);
+    uint64_t failing_ms = atomic_load(&u->places->failing_ms), began_ms = now_ms - silent_ms;
     if (r->attempt == 0 && u->bucket->p.write != BUCKET_WRITE_BACK)
-        r->started_ms = MAX(r->started_ms, now_ms - silent_ms);
+        r->started_ms = MAX(r->started_ms, failing_ms > 0 ? MIN(began_ms, failing_ms) : began_ms);
     return try_again(u, r, code, cancel);
 }
 

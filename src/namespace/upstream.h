@@ -42,9 +42,11 @@ struct upstream_layer {
 /* What is known of the origin and owed to the bucket's limits; upstreams that follow one another share it. */
 struct upstream_places {
     _Atomic uint32_t refs;
-    _Atomic uint64_t life_ms;   /* when the origin last answered, or sent bytes, monotonic; 0: never */
-    _Atomic uint64_t silent_ms; /* when a question of upstream_doubt was begun, or was in vain, last,
-                                   monotonic; 0: it has answered since */
+    _Atomic uint64_t life_ms;    /* when the origin last answered, or sent bytes, monotonic; 0: never */
+    _Atomic uint64_t silent_ms;  /* when a question of upstream_doubt was begun, or was in vain, last,
+                                    monotonic; 0: it has answered since */
+    _Atomic uint64_t failing_ms; /* when a request failed as those of an origin that is away, with no answer
+                                    and no bytes since, monotonic; 0: not so */
     struct retry_budget budget;
     struct lock lock; /* covers what follows */
     struct cond room;
@@ -143,6 +145,10 @@ void upstream_unhold(struct upstream_held *h);
 /* The same for who asked nothing: it says nothing of the origin, and is not paid for. */
 void upstream_step_back(struct upstream *u);
 
+/* Since when the patience of who has waited for his turn since `since_ms` counts, now that it comes: since
+ * then while the origin is away, since it was, or from now on. Else many who wait for one that is away would
+ * be patient one after the other. */
+uint64_t upstream_patient_since_ms(struct upstream *u, uint64_t since_ms);
 /* After a failed try: sleeps as long as fits and returns true when it should be tried again. r->attempt
  * counts up. */
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel);

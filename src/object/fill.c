@@ -245,6 +245,7 @@ static struct part *part_new_locked(struct fill *f, struct plan_range r, bool ur
     p->offset = p->have = r.offset;
     p->wake_at = UINT64_MAX;
     p->end = r.end;
+    p->queued_ms = sys_mono_ms();
     atomic_init(&p->urgent, urgent);
     atomic_init(&p->owner, -1);
     p->next = f->parts;

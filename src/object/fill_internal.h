@@ -38,6 +38,7 @@ struct part {
     struct part *run_next;   /* in engine->running, as the next */
     struct part **run_at;    /* what points to it there */
     uint64_t offset, end;    /* end may shrink once the size is known */
+    uint64_t queued_ms;      /* since when it is waited for */
     bool discover;
     bool whole;         /* who waits for it waits for all of it */
     atomic_bool urgent; /* somebody waits for it; once set it stays */

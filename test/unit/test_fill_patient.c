@@ -254,6 +254,82 @@ static void test_stop_ends_what_a_patient_reader_fetches(void **state)
     drop(f);
 }
 
+/* ---- an origin that is away ---- */
+
+#define CLOCK_FASTER 20
+#define CROWD        (2 * THREADS)
+
+static uint64_t fast_mono_ns(void)
+{
+    return sys_real.mono_ns() * CLOCK_FASTER;
+}
+
+static void fast_sleep_ns(uint64_t ns)
+{
+    sys_real.sleep_ns(ns / CLOCK_FASTER);
+}
+
+static void away(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                 struct script_fate *fate)
+{
+    (void)s, (void)op, (void)nth, (void)g;
+    fate->error = ERR_ORIGIN_DOWN;
+}
+
+struct waiting {
+    struct fixture *f;
+    struct fill *fill;
+    pthread_t thread;
+    int result;
+    uint64_t took_ms;
+};
+
+static void *waiting_main(void *arg)
+{
+    struct waiting *w = arg;
+    uint64_t since_ms = sys_mono_ms();
+    struct arena *a = arena_new(2 * MIB);
+    struct fill_bytes got = {0};
+    w->result = fill_wait(w->fill, 0, 1000, /* how= */ 0, a, &got, NULL);
+    w->took_ms = sys_mono_ms() - since_ms;
+    arena_free(a);
+    return NULL;
+}
+
+/* More readers than are asked for at a time, of an origin that is away: each gives up when it has waited for
+ * `retry`, 60 s. (Where fill_part_run has its patience begin with the first try they give up one after the
+ * other, the last after four minutes.) */
+static void test_a_crowd_gives_up_together(void **state)
+{
+    (void)state;
+    static struct sys table;
+    const struct sys *before = sys;
+    table = *sys;
+    table.mono_ns = fast_mono_ns;
+    table.sleep_ns = fast_sleep_ns;
+    sys = &table;
+    struct fixture *f = make(256 * MIB, true);
+    f->script->fn = away;
+    struct waiting w[CROWD];
+    for (size_t i = 0; i < CROWD; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "k%zu", i);
+        w[i] = (struct waiting){.f = f, .fill = fill_of_new(f, slice_str(key), 110000)};
+        assert_int_equal(pthread_create(&w[i].thread, NULL, waiting_main, &w[i]), 0);
+    }
+    uint64_t longest_ms = 0;
+    for (size_t i = 0; i < CROWD; i++) {
+        (void)pthread_join(w[i].thread, NULL);
+        assert_int_equal(w[i].result, ERR_ORIGIN_DOWN);
+        longest_ms = MAX(longest_ms, w[i].took_ms);
+        fill_unref(w[i].fill);
+    }
+    printf("the last one waited %lu ms\n", (unsigned long)longest_ms);
+    assert_true(longest_ms >= 30000 && longest_ms < 110000);
+    drop(f);
+    sys = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_patient_reader_waits_for_a_place),
         cmocka_unit_test(test_patient_reader_hears_of_the_failure),
         cmocka_unit_test(test_stop_ends_what_a_patient_reader_fetches),
+        cmocka_unit_test(test_a_crowd_gives_up_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,7 @@ import socket
 import ssl
 import string
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -43,6 +44,9 @@ import botocore.config
 import wire
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts/lib"))
+import free_port as ports  # noqa: E402 (shared with scripts/demo)
+
 REGION = "us-east-1"
 READY_SECONDS = 180
 STOP_SECONDS = 180
@@ -106,16 +110,7 @@ def _is_ours(port):
 def free_port():
     """A port nobody listens on now, and that the kernel gives to nobody by itself, nor this to another test: who wants it need not be
     quick."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as text:
-        first_given = int(text.read().split()[0])
-    while True:
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, first_given) if first_given > 20_000 else 0))
-                if _is_ours(s.getsockname()[1]):
-                    return s.getsockname()[1]
-            except OSError:  # taken
-                pass
+    return ports.free_port(_is_ours)
 
 
 def random_name(prefix="b"):

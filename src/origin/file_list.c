@@ -139,9 +139,27 @@ static bool is_nothing(int r)
     return r == -ENOENT || r == -ENOTDIR || r == -EXDEV || r == -ELOOP;
 }
 
+static int kind_of_stat(const struct stat *st)
+{
+    return S_ISREG(st->st_mode) || S_ISLNK(st->st_mode) ? 'f' : S_ISDIR(st->st_mode) ? 'd' : 0;
+}
+
+/* What a link is that stat could not follow: where it leads out, or nowhere, the reason does not matter. */
+STACK_ITS_OWN static int kind_of_link(struct walk *w, size_t key_n, const char *name)
+{
+    struct stat st;
+    memcpy(w->key + key_n, name, strlen(name) + 1);
+    int _cleanup_close_ fd = file_open_below(w->root, w->key, O_PATH, 0);
+    w->key[key_n] = '\0';
+    int r = fd < 0 ? fd : sys->fstat(fd, &st);
+    if (r < 0)
+        return is_nothing(r) || r == -ENAMETOOLONG ? 0 : r;
+    return kind_of_stat(&st);
+}
+
 /* What a directory entry is: 'f' file, 'd' directory, 0 nothing for us, or a negated errno. A link is what it
- * leads to, or a file; one that cannot be followed is nothing. */
-static int kind_of(const struct walk *w, int dir, const struct dirent *d)
+ * leads to, or a file; one that leads nowhere is nothing. */
+static int kind_of(struct walk *w, int dir, size_t key_n, const struct dirent *d)
 {
     bool posix = w->origin->base.posix;
     if (d->d_type == DT_REG || (d->d_type == DT_LNK && posix))
@@ -151,9 +169,10 @@ static int kind_of(const struct walk *w, int dir, const struct dirent *d)
     if (d->d_type != DT_LNK && d->d_type != DT_UNKNOWN)
         return 0;
     struct stat st;
-    if (fstatat(dir, d->d_name, &st, posix ? AT_SYMLINK_NOFOLLOW : 0) < 0)
-        return d->d_type == DT_LNK || is_nothing(-errno) ? 0 : -errno;
-    return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode) ? 'f' : S_ISDIR(st.st_mode) ? 'd' : 0;
+    if (fstatat(dir, d->d_name, &st, posix ? AT_SYMLINK_NOFOLLOW : 0) == 0)
+        return kind_of_stat(&st);
+    int r = -errno;
+    return is_nothing(r) ? 0 : posix ? r : kind_of_link(w, key_n, d->d_name);
 }
 
 static void closedirp(DIR **d)
@@ -230,9 +249,11 @@ STACK_ITS_OWN static int scan(struct walk *w, int fd, size_t key_n, const char *
         *ret_any = true;
         if (key_n + n > ORIGIN_KEY_MAX_BYTES && !w->page.tells_unfit)
             continue; /* no key can name it */
-        int kind = kind_of(w, fd, d);
-        if (kind < 0)
+        int kind = kind_of(w, fd, key_n, d);
+        if (kind < 0) {
+            memcpy(w->key + key_n, d->d_name, n + 1); /* for the words */
             return kind;
+        }
         bool fits = key_n + n + (kind == 'd') <= ORIGIN_KEY_MAX_BYTES;
         if (!kind || (!fits && !w->page.tells_unfit))
             continue;
@@ -303,7 +324,7 @@ static int walk_names(struct walk *w, int fd, size_t key_n, struct level *v, boo
             abort();
         int r = scan(w, fd, key_n, v->past, &x, ret_any);
         if (r < 0)
-            return file_error(w->err, r, "list", slice_of(w->key, key_n));
+            return file_error(w->err, r, "list", slice_str(w->key));
         qsort(x.v, x.n, sizeof(char *), compare_names);
         for (size_t i = 0; i < x.n && r == 0; i++)
             r = visit(w, key_n, x.v[i], &v->here);

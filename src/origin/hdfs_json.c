@@ -176,5 +176,7 @@ int hdfs_json_refused(const struct web_response *r, struct slice body, struct er
     /* A name on the way is a file; what creates hears of it as a ParentNotDirectoryException. */
     if (class == ERR_ORIGIN_DENIED && slice_ends(line, SLICE_LIT(" (is not a directory)")))
         class = -ENOENT;
+    else if (class == -ENOENT && strcmp(code, "FileNotFoundException") != 0)
+        class = ERR_ORIGIN_FAILED; /* of a proxy, say: it does not know whether there is such a file */
     return web_error_set(e, class, r, code, message);
 }

@@ -200,6 +200,8 @@ static int open_range(struct hdfs *h, const char *path, uint64_t id, uint64_t of
             r = perform_at(&c.web, location, e);
     }
     *ret_begun = x.n > 0;
+    if (r == ERR_ORIGIN_FAILED && id != 0 && c.web.response.status == 404)
+        return err_prefix(e, -ENOENT, "no file of id %" PRIu64, id); /* of a gateway that knows no ids */
     if (r == 0 && x.n != n)
         return err_set(e, ERR_ORIGIN_SHORT, "%" PRIu64 " of %" PRIu64 " bytes", x.n, n);
     return r;

@@ -33,6 +33,7 @@
 #include "origin/origin.h"
 
 #include <inttypes.h>
+#include <limits.h>
 
 #define WINDOW         1024
 #define PARALLEL_MAX   256
@@ -204,9 +205,9 @@ static int ask_tag(struct run *r, struct slice key, struct err *e)
 static int refuse_unfit(struct err *e)
 {
     return err_set(e, -ENAMETOOLONG,
-                   "names that begin so are longer than any key (%d bytes): shorten them, or those of the "
-                   "directories around them",
-                   ORIGIN_KEY_MAX_BYTES);
+                   "names that begin so are longer than any key (%d bytes) or one name in it (%d): shorten "
+                   "them, or those of the directories around them",
+                   ORIGIN_KEY_MAX_BYTES, NAME_MAX);
 }
 
 /* What was not there may be remembered as absent for the bucket's `validate`: a retry, which a user asked

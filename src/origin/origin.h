@@ -250,9 +250,9 @@ struct origin_list {
     bool unfit;         /* names that no key can have are entries, see below */
 };
 
-/* The ETag of an entry that stands for names longer than any key, in listings for jobs, which tell of them:
- * its key is how they begin, as long as a key may be. It sorts where they do; of several that begin so it is
- * one. */
+/* The ETag of an entry that stands for names longer than any key, or than one name in a key of a directory
+ * may be (255 bytes), in listings for jobs, which tell of them: its key is how they begin, as long as a key
+ * may be, or one byte longer than such a name. It sorts where they do; of several that begin so it is one. */
 #define ORIGIN_ETAG_UNFIT "longer-than-any-key"
 
 struct origin_page {

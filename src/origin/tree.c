@@ -24,6 +24,7 @@
 #include "origin/walk_page.h"
 
 #include <inttypes.h>
+#include <limits.h>
 
 #define PAGE_MAX 1000
 
@@ -50,10 +51,10 @@ void tree_folder_unref(struct tree_folder *f)
     free(f);
 }
 
-/* Whether a name can be part of a key. */
+/* Whether a name can be part of a key, or is too long for it. */
 static bool fits(struct slice name)
 {
-    return name.n > 0 && name.n <= 255 && !memchr(name.p, '/', name.n) && !memchr(name.p, '\0', name.n) &&
+    return name.n > 0 && !memchr(name.p, '/', name.n) && !memchr(name.p, '\0', name.n) &&
            !slice_eq_str(name, ".") && !slice_eq_str(name, "..") &&
            !slice_starts(name, SLICE_LIT(FILE_TMP_PREFIX));
 }
@@ -80,6 +81,10 @@ int tree_folder_add(struct tree_folder *f, struct slice name, bool is_dir, const
     }
     struct tree_name *to = &f->v[f->n++];
     *to = *x;
+    if (name.n > NAME_MAX) { /* told by how it begins: one byte more than any name has */
+        name.n = NAME_MAX + 1;
+        is_dir = false;
+    }
     if (asprintf(&to->name, SLICE_FMT "%s", SLICE_ARG(name), is_dir ? "/" : "") < 0)
         abort();
     return 0;
@@ -299,8 +304,9 @@ static int visit(struct walk *w, size_t key_n, const struct tree_name *x, const 
     size_t n = strlen(x->name);
     assert(key_n + n < sizeof(w->key)); /* tree_folder_add takes no longer names */
     memcpy(w->key + key_n, x->name, n + 1);
-    if (key_n + n > ORIGIN_KEY_MAX_BYTES) {
-        int k = walk_page_add_unfit(&w->page, slice_of(w->key, ORIGIN_KEY_MAX_BYTES), w->err);
+    if (key_n + n > ORIGIN_KEY_MAX_BYTES || n - (x->name[n - 1] == '/') > NAME_MAX) {
+        size_t begin_n = MIN(key_n + n, (size_t)ORIGIN_KEY_MAX_BYTES);
+        int k = walk_page_add_unfit(&w->page, slice_of(w->key, begin_n), w->err);
         w->key[key_n] = '\0';
         return k;
     }

@@ -41,7 +41,8 @@ struct tree_folder {
 struct tree_folder *tree_folder_new(void);
 void tree_folder_unref(struct tree_folder *f);
 DEFINE_CLEANUP(struct tree_folder, tree_folder_unref)
-/* Copies the name. What cannot be part of a key, and our own temporary files, are left out. -E2BIG. */
+/* Copies the name. What cannot be part of a key, and our own temporary files, are left out; names that
+ * are too long for it are cut, and told as such (ORIGIN_ETAG_UNFIT). -E2BIG. */
 int tree_folder_add(struct tree_folder *f, struct slice name, bool is_dir, const struct tree_name *x);
 /* At most TREE_LEFT_MAX; more are dropped. */
 void tree_folder_add_left(struct tree_folder *f, struct slice name);

@@ -58,7 +58,7 @@ int walk_page_add(struct walk_page *p, struct slice key, bool is_prefix, size_t 
 int walk_page_add_unfit(struct walk_page *p, struct slice key, struct err *e)
 {
     struct origin_entry *x = NULL;
-    assert(key.n == ORIGIN_KEY_MAX_BYTES);
+    assert(key.n <= ORIGIN_KEY_MAX_BYTES);
     if (!p->tells_unfit || !slice_starts(key, p->prefix) || slice_cmp(key, p->after) <= 0)
         return 0;
     int r = walk_page_add(p, key, /* is_prefix= */ false, sizeof(ORIGIN_ETAG_UNFIT), &x, e);

@@ -29,7 +29,7 @@ bool walk_page_may_have(const struct walk_page *p, struct slice dir);
  */
 int walk_page_add(struct walk_page *p, struct slice key, bool is_prefix, size_t attr_bytes,
                   struct origin_entry **ret, struct err *e);
-/* Tells the name, of which the key is how it begins, ORIGIN_KEY_MAX_BYTES of it: as walk_page_add. */
+/* Tells the name, of which the key is how it begins (origin.h): as walk_page_add. */
 int walk_page_add_unfit(struct walk_page *p, struct slice key, struct err *e);
 /* A truncated page goes on behind its last key. */
 void walk_page_end(const struct walk_page *p, struct origin_page *ret);

@@ -281,6 +281,38 @@ static void test_a_folder_that_a_proxy_does_not_find(void **state)
     web_fixture_stop(&f);
 }
 
+#define N64  "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
+#define N255 N64 N64 N64 "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
+
+/* Names longer than one in a key may be are told to jobs by how they begin, files and directories, those that
+ * begin alike once; nobody else sees them. (Seen to fail with them left out by tree_folder_add.) */
+static void test_names_longer_than_any_in_a_key(void **state)
+{
+    static const char answer[] = BATCH(ENTRY(N255, "FILE") "," ENTRY(N255 "n", "FILE") "," ENTRY(
+        N255 "nn", "DIRECTORY") "," ENTRY("z", "FILE"));
+    static const struct script_step steps[] = {
+        {.answer = FOLDER, .close = true},
+        {.answer = answer, .close = true},
+        {.answer = FOLDER, .close = true},
+        {.answer = answer, .close = true},
+    };
+    struct web_fixture f;
+    struct origin_list l = {.max = 10, .unfit = true};
+    struct origin_page page;
+    struct err e = {0};
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+    assert_int_equal(page.n, 3);
+    assert_true(slice_eq_str(page.entries[0].key, N255) && slice_eq_str(page.entries[1].key, N255 "n"));
+    assert_true(slice_eq_str(page.entries[0].attr.etag, "5-3-7"));
+    assert_true(slice_eq_str(page.entries[1].attr.etag, ORIGIN_ETAG_UNFIT));
+    assert_true(slice_eq_str(page.entries[2].key, "z"));
+    l.unfit = false;
+    WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
+    assert_true(page.n == 2 && slice_eq_str(page.entries[1].key, "z"));
+    web_fixture_stop(&f);
+}
+
 /* A server whose rename knows no options (HttpFS): the target is deleted first, and it is not tried again
  * with them. */
 static void test_put_without_options(void **state)
@@ -535,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_read_without_redirect),
         cmocka_unit_test(test_read_by_id),
         cmocka_unit_test(test_a_folder_that_a_proxy_does_not_find),
+        cmocka_unit_test(test_names_longer_than_any_in_a_key),
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_put_without_options),
         cmocka_unit_test(test_put_at_a_directory_without_options),

@@ -160,7 +160,13 @@ static int walk_folder(struct walk *w, const char *path, unsigned depth)
             r = emit(w, k, NULL, false);
         else if (is_folder && w->page.delimiter == '/' && k.n > w->page.prefix.n)
             r = emit(w, k, NULL, true);
-        else if (is_folder && depth < DEPTH_MAX)
+        else if (is_folder && depth >= DEPTH_MAX) /* without them the listing would look whole */
+            r = err_set(
+                w->err, ERR_ORIGIN_REFUSED,
+                "folders lie more than %d deep in each other: %s; if a link there leads back, remove it, "
+                "or set origin.manifest",
+                DEPTH_MAX, key);
+        else if (is_folder)
             r = walk_folder(w, key, depth + 1);
     }
     return r;

@@ -8,10 +8,13 @@
  * Invariants:
  *  1. After the first error nothing more is parsed and on_end is not called again.
  *  2. text holds what stood directly inside the element that is open; an element inside it starts its own.
+ *     What its element says to be percent-encoded (Encoded="true") is decoded when it is told.
  *
  * Failure modes: ERR_ORIGIN_FAILED with the line, or what on_end returned.
  */
 #include "origin/web_internal.h"
+
+#include "base/text.h"
 
 #include <expat.h>
 
@@ -27,6 +30,7 @@ struct web_xml {
     struct err err;                                        /* what on_end said */
     char names[WEB_XML_DEPTH_MAX + 1][NAME_MAX_BYTES + 1]; /* [0] is "": around the root */
     struct buf text;
+    bool is_encoded; /* says the element (Azure's, of names that XML cannot have) */
 };
 
 static void stop(struct web_xml *x, int code, const char *what)
@@ -39,9 +43,16 @@ static void stop(struct web_xml *x, int code, const char *what)
     (void)XML_StopParser(x->parser, XML_FALSE);
 }
 
+static bool is_said_encoded(const char **attributes)
+{
+    for (size_t i = 0; attributes[i]; i += 2)
+        if (strcmp(attributes[i], "Encoded") == 0)
+            return strcmp(attributes[i + 1], "true") == 0;
+    return false;
+}
+
 static void on_start_element(void *arg, const char *name, const char **attributes)
 {
-    (void)attributes;
     struct web_xml *x = arg;
     if (x->failed)
         return;
@@ -56,6 +67,21 @@ static void on_start_element(void *arg, const char *name, const char **attribute
     memcpy(to, local, n);
     to[n] = '\0';
     buf_clear(&x->text);
+    x->is_encoded = is_said_encoded(attributes);
+}
+
+static int decode(struct web_xml *x)
+{
+    struct buf plain = BUF_INIT(WEB_XML_TEXT_MAX);
+    int r = text_uri_decode(&plain, buf_view(&x->text), /* plus_is_space= */ false);
+    if (r < 0) {
+        buf_fini(&plain);
+        return r;
+    }
+    buf_fini(&x->text);
+    x->text = plain;
+    x->is_encoded = false;
+    return 0;
 }
 
 static void on_end_element(void *arg, const char *name)
@@ -66,6 +92,10 @@ static void on_end_element(void *arg, const char *name)
         return;
     assert(x->depth > 0);
     struct err e = {0};
+    if (x->is_encoded && decode(x) < 0) {
+        stop(x, ERR_ORIGIN_FAILED, "a text with a broken escape");
+        return;
+    }
     int r = x->on_end(x->arg, x->depth, x->names[x->depth - 1], x->names[x->depth], buf_view(&x->text), &e);
     x->depth--;
     buf_clear(&x->text);

@@ -118,18 +118,18 @@ static bool reason_has(struct fixture *f, uint64_t id, const char *words)
     return has;
 }
 
-/* A source without any object is as likely one that is away, an empty directory where a share was: sync
+/* A source without any object is as likely one that is aside, an empty directory where a share was: sync
  * --delete fails and removes nothing. When it is back the job goes on and removes what is missing. (Without
  * see_witness in kind_copy.c all of the target goes.) */
 static void test_an_empty_source_removes_nothing(void **state)
 {
     struct fixture *f = *state;
-    const char *away = arena_printf(f->arena, "%s/away", f->dir);
+    const char *aside = arena_printf(f->arena, "%s/away", f->dir);
     const char *back = add_mirror(f, "back", "back");
     add_bucket(f, "src", arena_printf(f->arena, "origin=file://%s\nretry=0s\nvalidate=always\n", f->origin));
     write_objects(f, 3, 100);
     wait_for(f, begin(f, "sync", "src/", "back/", "delete=true\n"), "done");
-    assert_int_equal(rename(f->origin, away), 0);
+    assert_int_equal(rename(f->origin, aside), 0);
     assert_int_equal(mkdir(f->origin, 0755), 0);
     uint64_t id = begin(f, "sync", "src/", "back/", "delete=true\n");
     wait_for(f, id, "failed");
@@ -137,7 +137,7 @@ static void test_an_empty_source_removes_nothing(void **state)
     assert_true(reason_has(f, id, "no objects at all"));
     assert_true(is_there(f, back, "k000") && is_there(f, back, "k001") && is_there(f, back, "k002"));
     assert_int_equal(rmdir(f->origin), 0);
-    assert_int_equal(rename(away, f->origin), 0);
+    assert_int_equal(rename(aside, f->origin), 0);
     assert_int_equal(unlink(arena_printf(f->arena, "%s/k001", f->origin)), 0);
     assert_int_equal(change(f, id, "resume"), 0);
     wait_for(f, id, "done");

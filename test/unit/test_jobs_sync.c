@@ -118,7 +118,7 @@ static bool reason_has(struct fixture *f, uint64_t id, const char *words)
     return has;
 }
 
-/* A source without any object is as likely one that is aside, an empty directory where a share was: sync
+/* A source without any object is as likely one that is away, an empty directory where a share was: sync
  * --delete fails and removes nothing. When it is back the job goes on and removes what is missing. (Without
  * see_witness in kind_copy.c all of the target goes.) */
 static void test_an_empty_source_removes_nothing(void **state)

@@ -88,7 +88,7 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     c.arg = &body;
     s3_copy_headers(&c, source, etag);
     replaced_headers(s, source, &c, a);
-    s3_class_header(s, &c);
+    s3_class_header(s, source, &c);
     r = web_perform(&c, e);
     struct s3_result result;
     if (r == 0)
@@ -131,6 +131,23 @@ int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice i
     return r < 0 ? r : copy_it(s, from, &source, to, a, ret_attr, e);
 }
 
+/* The object's class, which the copy onto itself would leave for the service's default. Which version this is
+ * of does not matter: the copy is of none but the one it is pinned to. */
+static int look_for_class(struct s3 *s, const struct origin_put *p, char ret[64], struct err *e)
+{
+    if (s->base.storage_class || s->web.kind->is_node) /* nodes have none */
+        return 0;
+    struct web_call _cleanup_(web_call_fini) c;
+    web_call_init(&c, &s->web, WEB_HEAD, "head");
+    c.has_key = true;
+    c.key = p->key;
+    c.cancel = p->cancel;
+    int r = web_perform(&c, e);
+    if (r == 0)
+        memcpy(ret, c.response.class, sizeof(c.response.class));
+    return r;
+}
+
 /* Services refuse a copy onto itself that changes nothing, and take one that replaces the metadata. */
 int s3_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_bytes, struct arena *a,
                 struct origin_attr *ret_attr, struct err *e)
@@ -143,6 +160,8 @@ int s3_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
         .attr = {
             .size_bytes = size_bytes, .etag = p->if_match, .content_type = p->content_type, .meta = p->meta}};
     int r = web_check_key(s->prefix, p->key, e);
+    if (r == 0)
+        r = look_for_class(s, p, source.class, e);
     return r < 0 ? r : copy_it(s, p->key, &source, p->key, a, ret_attr, e);
 }
 

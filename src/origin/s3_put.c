@@ -98,10 +98,11 @@ int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag
     return 0;
 }
 
-void s3_class_header(const struct s3 *s, struct web_call *c)
+void s3_class_header(const struct s3 *s, const struct s3_source *source, struct web_call *c)
 {
-    if (s->base.storage_class)
-        web_header(c, SLICE_LIT("x-amz-storage-class"), slice_str(s->base.storage_class));
+    const char *class = s->base.storage_class ? s->base.storage_class : source ? source->class : "";
+    if (class[0])
+        web_header(c, SLICE_LIT("x-amz-storage-class"), slice_str(class));
 }
 
 /* The checksum that the client sent with the object, of all its bytes, goes along: the origin verifies and
@@ -150,7 +151,7 @@ static int put_single(struct s3 *s, const struct origin_put *p, const struct ori
     if (p->content_md5.n)
         web_header(&c, SLICE_LIT("content-md5"), p->content_md5);
     checksum_header(&c, p->meta, a);
-    s3_class_header(s, &c);
+    s3_class_header(s, NULL, &c);
     r = s3_put_conditions(&c, p, etag, e);
     if (r == 0)
         r = web_perform(&c, e);

@@ -141,6 +141,7 @@ struct web_response {
     char code[64];        /* x-ms-error-code */
     char copy_status[16]; /* x-ms-copy-status */
     char copy_id[64];     /* x-ms-copy-id */
+    char class[64];       /* x-amz-storage-class; none for the service's default */
     struct buf content_type, meta;
     /* The last ones: 9 KiB, of which nothing but the first byte is cleared. */
     char etag[WEB_ETAG_MAX + 1];

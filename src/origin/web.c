@@ -137,9 +137,11 @@ int web_endpoint_parse(const char *url, const char *option, const char *host_pre
     if (!u)
         abort();
     bool scheme_ok = strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0;
+    struct slice rest = slice_str(url), plain = slice_split(&rest, '?'); /* a query may be secret */
     if (!scheme_ok || curl.url_set(u, CURLUPART_URL, url, CURLU_PATH_AS_IS) != CURLUE_OK)
-        return err_set(e, ERR_BAD_OPTION, "%s %s: must be http://HOST[:PORT] or https://HOST[:PORT]", option,
-                       url);
+        return err_set(e, ERR_BAD_OPTION,
+                       "%s " SLICE_FMT ": must be http://HOST[:PORT] or https://HOST[:PORT]", option,
+                       SLICE_ARG(plain));
     char *_cleanup_(curl_strp) scheme = url_part(u, CURLUPART_SCHEME);
     char *_cleanup_(curl_strp) host = url_part(u, CURLUPART_HOST);
     char *_cleanup_(curl_strp) port = url_part(u, CURLUPART_PORT);

@@ -51,7 +51,8 @@ struct forebay_options {
     const char *endpoint;    /* HOST:PORT of the wire protocol */
     const char *access_key;  /* not needed on the Unix socket for root and the node's user */
     const char *secret_key;
-    uint64_t timeout_ms;  /* how long a call waits for a node that does not answer; default 60000 */
+    uint64_t timeout_ms; /* how long a call waits for a node that does not answer, also where it has no memory
+                            for the call at the moment, for up to its --request-timeout; default 60000 */
     uint32_t connections; /* most connections at a time; default 16 */
     /* Most files that stay open after forebay_close, so that the next forebay_open of one asks nobody.
      * Default: an eighth of the descriptors that the process may have (ulimit -n), at most 32768.

@@ -36,7 +36,8 @@ struct command_node {
         .name = "timeout", .type = OPTION_DURATION, .offset = offsetof(struct owner, node_.timeout_ms),      \
         .arg = "TIME", .def = "60s", .min = 100, .max = 86400000,                                            \
         .doc = "how long to wait for a node that does not answer; one that answers others and waits for an " \
-               "origin is waited for, by the bucket's property retry"                                        \
+               "origin is waited for, by the bucket's property retry, but one without memory for a request " \
+               "only so long: it says so after its --request-timeout"                                        \
     }
 
 #define COMMAND_FLAG(owner, field, name_, short_, doc_)                                                      \

@@ -533,20 +533,20 @@ static bool try_again(struct upstream *u, struct retry *r, int code, atomic_bool
     return !is_cancelled(cancel) && !upstream_is_quitting(u);
 }
 
-uint64_t upstream_patient_since_ms(struct upstream *u, uint64_t since_ms)
+struct retry upstream_patient_since(struct upstream *u, uint64_t since_ms)
 {
-    uint64_t failing_ms = atomic_load(&u->places->failing_ms);
-    return failing_ms > 0 ? MAX(since_ms, failing_ms) : sys_mono_ms();
+    uint64_t failing_ms = atomic_load(&u->places->failing_ms), now_ms = sys_mono_ms();
+    return (struct retry){.started_ms = failing_ms > 0 ? MAX(since_ms, failing_ms) : now_ms,
+                          .has_waited = failing_ms > 0};
 }
 
-/* A first try that took longer than the origin may be silent got on for a while, unless the origin has been
- * away for longer. (With write-back it may be one here, which was patient itself.) */
+/* A first try that took longer than the origin may be silent got on for a while, unless who made it has
+ * waited for longer. (With write-back it may be one here, which was patient itself.) */
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel)
 {
     uint64_t now_ms = sys_mono_ms(), silent_ms = MIN(now_ms, u->bucket->p.origin_options.timeout);
-    uint64_t failing_ms = atomic_load(&u->places->failing_ms), began_ms = now_ms - silent_ms;
-    if (r->attempt == 0 && u->bucket->p.write != BUCKET_WRITE_BACK)
-        r->started_ms = MAX(r->started_ms, failing_ms > 0 ? MIN(began_ms, failing_ms) : began_ms);
+    if (r->attempt == 0 && !r->has_waited && u->bucket->p.write != BUCKET_WRITE_BACK)
+        r->started_ms = MAX(r->started_ms, now_ms - silent_ms);
     return try_again(u, r, code, cancel);
 }
 

@@ -148,7 +148,7 @@ void upstream_step_back(struct upstream *u);
 /* Since when the patience of who has waited for his turn since `since_ms` counts, now that it comes: since
  * then while the origin is away, since it was, or from now on. Else many who wait for one that is away would
  * be patient one after the other. */
-uint64_t upstream_patient_since_ms(struct upstream *u, uint64_t since_ms);
+struct retry upstream_patient_since(struct upstream *u, uint64_t since_ms);
 /* After a failed try: sleeps as long as fits and returns true when it should be tried again. r->attempt
  * counts up. */
 bool upstream_try_again(struct upstream *u, struct retry *r, int code, atomic_bool *cancel);

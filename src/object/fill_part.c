@@ -407,7 +407,7 @@ static bool is_forsaken_locked(struct part *p)
 void fill_part_run(struct part *p)
 {
     struct fill *f = p->fill;
-    struct retry retry = {.started_ms = upstream_patient_since_ms(f->upstream, p->queued_ms)};
+    struct retry retry = upstream_patient_since(f->upstream, p->queued_ms);
     struct err e = {0};
     int r;
     lock_take(&f->lock);

@@ -495,6 +495,7 @@ struct retry {
     uint32_t attempt; /* number of the try that failed; 0 for the first */
     uint32_t wrong;   /* how many of those before it were answered, but wrongly */
     uint64_t started_ms;
+    bool has_waited; /* since before its first try, while the origin was away */
 };
 /* Whether an error class is worth another try at all: busy, down, failed, short, conflict, timed out. */
 bool retry_is_transient(int code);

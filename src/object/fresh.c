@@ -55,8 +55,7 @@ static int ask(struct object_service *s, struct upstream *u, struct opening *o, 
     if (!x)
         return 0;
     int r = upstream_head(u, o->key, known.etag, a, &now, e);
-    bool same = r == 0 && slice_eq(now.etag, known.etag) && now.size_bytes == known.size_bytes &&
-                (now.etag.n > 0 || now.mtime_ns == known.mtime_ns);
+    bool same = r == 0 && object_is_same_version(&now, &known);
     if (r < 0 && r != -ENOENT)
         return r;
     if (same)

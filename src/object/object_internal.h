@@ -214,6 +214,8 @@ void object_doubt_key(struct object_service *s, const struct bucket *b, struct s
 void object_await_makings(struct object_service *s);
 /* The same for a bucket that was changed or removed in the table. How many entries, or an error. */
 int64_t object_forget_bucket(struct object_service *s, const struct bucket *b);
+/* Whether the origin, asked now, has the version that is known. Without ETag and time nobody can say so. */
+bool object_is_same_version(const struct origin_attr *now, const struct attr *known);
 /* What was heard of the key after `known` was confirmed, and still counts, says that it is another version.
  */
 bool object_heard_otherwise(struct object_service *s, const struct bucket *b, struct slice key,

@@ -183,7 +183,7 @@ static bool entry_is_fresh(struct opener *o)
                !heard.is_directory;
     bool same = any && !heard.is_absent && slice_eq(heard.etag, o->attr.etag) &&
                 heard.size_bytes == o->attr.size_bytes;
-    if (same && hear_of_meta(o, &heard))
+    if (same && (heard.etag.n > 0 || heard.mtime_ns > 0) && hear_of_meta(o, &heard))
         return true;
     o->is_outdated = any && !same && heard.confirmed_ns > o->attr.confirmed_ns;
     if (o->is_outdated)
@@ -213,10 +213,10 @@ static void entry_confirmed(struct opener *o, uint64_t confirmed_ns)
     object_making_end(o->service, o->opening);
 }
 
-static bool is_same_version(const struct origin_attr *now, const struct attr *known)
+bool object_is_same_version(const struct origin_attr *now, const struct attr *known)
 {
     return slice_eq(now->etag, known->etag) && now->size_bytes == known->size_bytes &&
-           (now->etag.n > 0 || now->mtime_ns == known->mtime_ns);
+           (now->etag.n > 0 || (now->mtime_ns > 0 && now->mtime_ns == known->mtime_ns));
 }
 
 /* Asks the origin about the entry's version. 0: goes on with it, also where there is no answer; 1: it is gone
@@ -234,7 +234,7 @@ static int revalidate(struct opener *o, struct err *e)
                  SLICE_ARG(o->req->key), e ? e->text : err_text(r));
         return 0;
     }
-    if (r == 0 && is_same_version(&now, &o->attr)) {
+    if (r == 0 && object_is_same_version(&now, &o->attr)) {
         attr_take_meta(&o->attr, &now, o->arena);
         entry_confirmed(o, sys->real_ns());
         return 0;

@@ -4,6 +4,7 @@ it is remembered."""
 import concurrent.futures
 import contextlib
 import http.client
+import http.server
 import itertools
 import json
 import os
@@ -438,6 +439,46 @@ def test_an_origin_without_etags_is_told_apart_by_time_and_size(new_node, tmp_pa
         assert get(node, bucket, "k") == b"old"
         path.write_bytes(b"newer")
         assert get(node, bucket, "k") == b"newer"
+
+
+class _Unversioned(http.server.BaseHTTPRequestHandler):
+    """Tells of its one file neither an ETag nor a time."""
+
+    protocol_version = "HTTP/1.1"
+    body = b""
+
+    def do_GET(self):
+        first, last = 0, len(self.body) - 1
+        asked = self.headers.get("Range")
+        if asked:
+            first, last = (int(x) for x in asked.removeprefix("bytes=").split("-"))
+            last = min(last, len(self.body) - 1)
+        self.send_response_only(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(self.body)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.body[first : last + 1])
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+def test_an_origin_that_tells_no_version_confirms_none(new_node):
+    """A server that tells neither an ETag nor a time says of no copy that it is the present one, however often it is asked."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Unversioned)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with contextlib.closing(server.socket):
+        node = new_node()
+        node.create_bucket("plain", f"http://127.0.0.1:{server.server_port}", validate="always")
+        for body in b"one", b"two", b"six":
+            _Unversioned.body = body
+            assert get(node, "plain", "k") == body
+            assert node.cli("cat", "plain/k", stdin=b"").stdout == body
+        server.shutdown()
 
 
 def test_uploads_whose_clients_hesitate_leave_room_for_others(node, origin):

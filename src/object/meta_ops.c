@@ -244,6 +244,7 @@ static int set_meta(struct meta_change *c, const struct wire_set_meta_req *q, st
     if (q->kind != 0 && q->kind != (there.is_directory ? WIRE_DIRECTORY : WIRE_FILE))
         return err_set(e, ERR_PRECONDITION, "is a %s now", there.is_directory ? "directory" : "file");
     if (intent_state(c->intent) == INTENT_DONE || was_changed(c, &there)) {
+        doubt(c); /* who asked for it was killed before the cached entry heard of it */
         *ret = there;
         return 0;
     }

@@ -277,6 +277,23 @@ static int openat_of_sender(int dirfd, const char *path, int flags, mode_t mode)
     return sys_real.openat(dirfd, path, flags, mode);
 }
 
+/* *ret: what the table was before. */
+static void gate_use(struct sys *table, const struct sys **ret)
+{
+    *ret = sys;
+    *table = *sys;
+    table->openat = openat_of_sender;
+    gate.test = pthread_self();
+    sys = table;
+}
+
+static void gate_arm(void)
+{
+    atomic_store(&gate.reached, false);
+    atomic_store(&gate.is_open, false);
+    atomic_store(&gate.armed, true);
+}
+
 static void flush_until_the_gate(struct fixture *f)
 {
     struct wire_flush_req req = {.bucket = SLICE_LIT("data")};
@@ -295,19 +312,14 @@ static void test_a_newer_write_outlives_the_one_on_its_way(void **state)
 {
     (void)state;
     static struct sys table;
-    const struct sys *before = sys;
-    table = *sys;
-    table.openat = openat_of_sender;
-    gate.test = pthread_self();
-    sys = &table;
+    const struct sys *before;
+    gate_use(&table, &before);
     for (int removed = 0; removed < 2; removed++) {
         char newer = removed ? 0 : 'b';
         struct fixture *f = fixture_new();
         set_bucket(f, "write_delay=1h\n");
         assert_int_equal(put(f, "k", 'a'), 0);
-        atomic_store(&gate.reached, false);
-        atomic_store(&gate.is_open, false);
-        atomic_store(&gate.armed, true);
+        gate_arm();
         flush_until_the_gate(f);
         assert_int_equal(removed ? remove_key(f, "k") : put(f, "k", newer), 0);
         assert_int_equal(origin_look(f, "k"), 0);
@@ -340,11 +352,8 @@ static void test_a_write_beside_a_copy(void **state)
 {
     (void)state;
     static struct sys table;
-    const struct sys *before = sys;
-    table = *sys;
-    table.openat = openat_of_sender;
-    gate.test = pthread_self();
-    sys = &table;
+    const struct sys *before;
+    gate_use(&table, &before);
     for (int there = 0; there < 2; there++) {
         struct fixture *f = fixture_new();
         pthread_t copier;
@@ -353,9 +362,7 @@ static void test_a_write_beside_a_copy(void **state)
             origin_write(f, "l", 'o');
         assert_int_equal(put(f, "k", 'a'), 0);
         flush(f);
-        atomic_store(&gate.reached, false);
-        atomic_store(&gate.is_open, false);
-        atomic_store(&gate.armed, true);
+        gate_arm();
         assert_int_equal(pthread_create(&copier, NULL, copy_to_l, f), 0);
         for (int i = 0; i < 60000 && !atomic_load(&gate.reached); i++)
             sys->sleep_ns(1000000);

@@ -254,9 +254,13 @@ static void test_multipart_abort(void **state)
 static void test_multipart_stop(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = CREATED}, {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", .after = 5},
-        {.silent = true},    {.silent = true},
-        {.silent = true},    {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
+        {.answer = CREATED},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", .after = 6},
+        {.silent = true},
+        {.silent = true},
+        {.silent = true},
+        {.silent = true},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"},
     };
     struct fixture f;
     fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), NULL);

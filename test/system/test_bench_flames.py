@@ -214,6 +214,7 @@ def test_a_run_for_graphs_takes_no_figures(lab_module, monkeypatch, tmp_path, ca
         assert os.listdir(directory) == []
     assert not (tmp_path / "jobs.json").exists()
     graphs = json.loads((tmp_path / "flames/jobs.json").read_text())["graphs"]
-    assert [one["title"] for one in graphs] == [f"import and export of 2 objects of 100 MB, versitygw: {word}" for word in ("import", "export")]
+    assert [one["title"] for one in graphs] == [f"import and export of 2 objects of 100 MB, {where}: {word}"
+                                                for where in ("versitygw", "another node") for word in ("import", "export")]
     assert all((tmp_path / "flames" / one["file"]).exists() for one in graphs)
     assert "ZeroDivisionError" in capfd.readouterr().err

@@ -217,16 +217,14 @@ int hard_take_fault(struct hard *h)
     return r;
 }
 
-/* The bytes of all of them are on disk; those whose sync failed leave the batch. */
+/* The bytes of all of them are on disk; those whose sync failed leave the batch. A sync of the whole disk
+ * that fails does not say whose bytes were lost, and the next one may succeed: then each file is asked. */
 static int sync_batch(struct batch *b, const bool *dirty, size_t n_dirty)
 {
     struct disk *d = b->d;
     int fd = __atomic_load_n(&d->hard->dir_fd, __ATOMIC_ACQUIRE), first = 0;
-    if (n_dirty > SYNC_ONE_BY_ONE && fd >= 0) {
-        int r = sys->syncfs(fd);
-        b->n = r < 0 ? 0 : b->n;
-        return r;
-    }
+    if (n_dirty > SYNC_ONE_BY_ONE && fd >= 0 && sys->syncfs(fd) == 0)
+        return 0;
     size_t kept = 0;
     for (size_t i = 0; i < b->n; i++) {
         int r = dirty[i] ? sys->fdatasync(b->h[i]->fd) : 0;

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "net/libcurl.h"
 #include "net/sigv4.h"
+#include "net/trust.h"
 
 #include <inttypes.h>
 
@@ -31,6 +32,7 @@ struct bench_conn {
     struct bench_target *t;
     CURL *easy;
     char curl_error[CURL_ERROR_SIZE];
+    struct trust trust;
     struct buf url, body; /* body: of errors and listings */
     /* the call in progress */
     bench_sink_fn sink;
@@ -234,10 +236,12 @@ static int make_url(struct bench_conn *c, const struct call *call, struct buf *p
     return r;
 }
 
-static void set_up(struct bench_conn *c, const struct call *call, struct curl_slist *headers)
+static void set_up(struct bench_conn *c, const struct call *call, struct curl_slist *headers, struct err *e)
 {
     CURL *easy = c->easy;
     curl.easy_reset(easy); /* keeps the connection */
+    c->trust = (struct trust){.ca_file = environment("AWS_CA_BUNDLE", NULL), .e = e};
+    trust_set(easy, &c->trust);
     curl_set(easy, CURLOPT_URL, c->url.p);
     curl_set(easy, CURLOPT_PATH_AS_IS, 1L);
     curl_set(easy, CURLOPT_NOSIGNAL, 1L);
@@ -275,6 +279,8 @@ static int result_of(struct bench_conn *c, const struct call *call, CURLcode cod
     const char *key = call->key ? call->key : c->t->root;
     long status = 0;
     (void)curl.easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (c->trust.result < 0)
+        return c->trust.result;
     if (c->sink_result < 0)
         return c->sink_result;
     long expected = c->ranged ? 206 : 200;
@@ -310,7 +316,7 @@ static int perform(struct bench_conn *c, const struct call *call, struct err *e)
     if (r < 0) {
         r = err_errno(e, r, "%s", call->key ? call->key : c->t->root);
     } else {
-        set_up(c, call, headers);
+        set_up(c, call, headers, e);
         r = result_of(c, call, curl.easy_perform(c->easy), e);
     }
     curl_set(c->easy, CURLOPT_HTTPHEADER, NULL);

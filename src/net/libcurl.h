@@ -31,7 +31,8 @@
     X(url)                                                                                                   \
     X(url_cleanup)                                                                                           \
     X(url_get)                                                                                               \
-    X(url_set)
+    X(url_set)                                                                                               \
+    X(version_info)
 
 struct libcurl {
 #define X(name) __typeof__(curl_##name) *name;

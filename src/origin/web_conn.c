@@ -351,8 +351,8 @@ static void set_options(struct web_call *c, struct web_conn *conn, const char *u
     curl_set(easy, CURLOPT_WRITEDATA, c);
     curl_set(easy, CURLOPT_PREREQFUNCTION, on_begin);
     curl_set(easy, CURLOPT_PREREQDATA, c);
-    if (w->ca_file)
-        curl_set(easy, CURLOPT_CAINFO, w->ca_file);
+    c->trust = (struct trust){.ca_file = w->ca_file, .e = c->err};
+    trust_set(easy, &c->trust);
     if (w->loopback)
         curl_set(easy, CURLOPT_PROXY, "");
     set_method(c, easy);
@@ -451,6 +451,8 @@ static int refuse(struct web_call *c, struct err *e)
 /* What an exchange that curl ended came to. */
 static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, struct err *e)
 {
+    if (c->trust.result < 0)
+        return c->trust.result;
     if (c->stopped)
         return e && e->code == 0 ? err_set(e, c->stopped, "%s", err_text(c->stopped)) : c->stopped;
     int status = c->response.status;

@@ -16,6 +16,7 @@
 #include "base/sys.h"
 #include "net/libcurl.h"
 #include "net/sigv4.h"
+#include "net/trust.h"
 #include "origin/origin_internal.h"
 
 #include <jansson.h>
@@ -197,6 +198,7 @@ struct web_call {
     struct web *web;
     struct err *err; /* filled by callbacks that stop the exchange */
     int stopped;     /* their result */
+    struct trust trust;
     uint64_t body_sent;
     uint64_t progress_ms;
     unsigned begun; /* how often curl began to send it */

@@ -5,6 +5,7 @@ Other people's clients with TLS are in test_s3_clients.
 
 import hashlib
 import http.client
+import json
 import os
 import signal
 import socket
@@ -217,6 +218,27 @@ def test_another_node_is_an_origin_over_https(tls_node, new_node, origin, author
     assert origin.s3().get_object(Bucket=name, Key="k")["Body"].read() == body
     origin.s3().put_object(Bucket=name, Key="far", Body=body)
     assert near.s3().get_object(Bucket="near", Key="far")["Body"].read() == body
+
+
+def test_bench_trusts_the_authorities_of_the_environment(tls_node, authority):
+    """`forebay bench load` over https: with AWS_CA_BUNDLE it trusts the node's authority, without it the system's alone; a file that
+    is not there is named."""
+    tls_node.s3().create_bucket(Bucket="benched")
+    access_key, secret_key = tls_node.credentials
+
+    def load(**env):
+        env = {"PATH": os.environ["PATH"], "AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key, **env}
+        return subprocess.run([harness.forebay_bin(), "bench", "load", "s3://benched", "--s3-endpoint", tls_node.endpoint, "--size", "1KiB",
+                               "--objects", "4", "--connections", "2", "--requests", "8", "--warm-up", "0ms", "--json"],
+                              env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200)
+
+    done = load(AWS_CA_BUNDLE=str(authority.ca))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["get"]["requests"] >= 1
+    done = load()
+    assert done.returncode == 1 and "certificate" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    done = load(AWS_CA_BUNDLE="/nowhere/authorities.pem")
+    assert done.returncode == 1 and "/nowhere/authorities.pem" in done.stderr
 
 
 def test_a_thousand_idle_connections(tls_node, origin, authority):

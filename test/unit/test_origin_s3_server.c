@@ -15,6 +15,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -164,21 +165,21 @@ static void origin_options_set(struct origin_options *o, const char *name, const
     assert_int_equal(option_set(&origin_option_table, o, name, value, name, &e), 0);
 }
 
-static struct origin *open_tls_origin(bool trusted)
+/* ca_file: NULL: none is set. */
+static struct origin *open_tls_origin(const char *ca_file)
 {
     struct origin_options o;
     struct err e = {0};
-    char endpoint[64], cert[128];
+    char endpoint[64];
     (void)snprintf(endpoint, sizeof(endpoint), "https://127.0.0.1:%u", T.tls_port);
-    (void)snprintf(cert, sizeof(cert), "%s/cert.pem", T.dir);
     assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
     origin_options_set(&o, "origin.endpoint", endpoint);
     origin_options_set(&o, "origin.access_key", ACCESS);
     origin_options_set(&o, "origin.secret_key", SECRET);
     origin_options_set(&o, "origin.part_size", "5MiB");
     origin_options_set(&o, "origin.connect_timeout", "1m");
-    if (trusted)
-        origin_options_set(&o, "origin.ca_file", cert);
+    if (ca_file)
+        origin_options_set(&o, "origin.ca_file", ca_file);
     struct origin *x = NULL;
     assert_int_equal(origin_open("s3://bucket", &o, "test", &x, &e), 0);
     option_fini(&origin_option_table, &o);
@@ -858,7 +859,9 @@ static void test_tls(void **state)
     struct err e = {0};
     struct origin_attr attr;
     struct checker c;
-    struct origin *trusted = open_tls_origin(true), *stranger = open_tls_origin(false);
+    char cert[128];
+    (void)snprintf(cert, sizeof(cert), "%s/cert.pem", T.dir);
+    struct origin *trusted = open_tls_origin(cert), *stranger = open_tls_origin(NULL);
     const uint64_t sizes[] = {100000, 21 * MIB};
     for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
         assert_ok(put_pattern(trusted, SLICE_LIT("over tls"), sizes[i], &attr, &e), e);
@@ -871,6 +874,85 @@ static void test_tls(void **state)
     assert_non_null(strstr(e.text, "set origin.ca_file"));
     origin_close(trusted);
     origin_close(stranger);
+}
+
+/* A new connection each: of an origin that has none yet. */
+static int head_over_tls(const char *ca_file, struct err *e)
+{
+    struct origin *o = open_tls_origin(ca_file);
+    struct origin_get g = {.key = SLICE_LIT("not there"), .attributes_only = true};
+    struct origin_attr attr;
+    struct checker c = {0};
+    struct arena *arena = arena_new(MIB);
+    *e = (struct err){0};
+    int r = origin_get(o, &g, arena, &attr, check_pattern, &c, e);
+    arena_free(arena);
+    origin_close(o);
+    return r;
+}
+
+static void *ask_over_tls(void *arg)
+{
+    struct err e;
+    return (void *)(intptr_t)head_over_tls(arg, &e);
+}
+
+static unsigned times_opened(int watch)
+{
+    char events[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
+    unsigned n = 0;
+    ssize_t got;
+    while ((got = read(watch, events, sizeof(events))) > 0)
+        for (ssize_t at = 0; at < got;) {
+            const struct inotify_event *one = (const void *)(events + at);
+            n += (one->mask & IN_OPEN) != 0;
+            at += (ssize_t)(sizeof(*one) + one->len);
+        }
+    return n;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_true(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* The authorities are read once for all connections, by the first of those that begin together, and again
+ * when the file is another one. */
+static void test_authorities_are_read_once(void **state)
+{
+    NEEDS_SERVER();
+    char cert[128], file[128], aside[128];
+    struct err e;
+    (void)snprintf(cert, sizeof(cert), "%s/cert.pem", T.dir);
+    (void)snprintf(file, sizeof(file), "%s/authorities.pem", T.dir);
+    (void)snprintf(aside, sizeof(aside), "%s/aside.pem", T.dir);
+    assert_int_equal(link(cert, file), 0);
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(watch >= 0 && inotify_add_watch(watch, file, IN_OPEN) >= 0);
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, ask_over_tls, file), 0);
+    for (int i = 0; i < 8; i++) {
+        void *r;
+        assert_int_equal(pthread_join(threads[i], &r), 0);
+        assert_int_equal((intptr_t)r, -ENOENT);
+    }
+    assert_int_equal(times_opened(watch), 1);
+    assert_int_equal(head_over_tls(file, &e), -ENOENT);
+    assert_int_equal(times_opened(watch), 0);
+
+    write_text(aside, "no certificate\n");
+    assert_int_equal(rename(aside, file), 0);
+    assert_int_equal(head_over_tls(file, &e), ERR_ORIGIN_SETUP);
+    assert_non_null(strstr(e.text, file));
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(head_over_tls(file, &e), ERR_ORIGIN_SETUP);
+    assert_non_null(strstr(e.text, "No such file"));
+    assert_int_equal(link(cert, file), 0);
+    assert_int_equal(head_over_tls(file, &e), -ENOENT);
+    (void)close(watch);
+    (void)unlink(file);
 }
 
 int main(void)
@@ -894,6 +976,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_tls),
+        cmocka_unit_test(test_authorities_are_read_once),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -25,7 +25,7 @@
 struct kept {
     char *path;
     struct stat as;
-    X509_STORE *store = NULL;
+    X509_STORE *store;
     uint64_t used; /* the higher, the later */
 };
 

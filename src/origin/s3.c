@@ -132,6 +132,16 @@ static int set_view(struct s3 *s, const struct origin_options *o, struct err *e)
     return origin_parse_as_of(o, &s->view.as_of_ns, e);
 }
 
+/* As other AWS tools do, for an endpoint of their environment or their own. */
+static int set_web(struct s3 *s, const struct web_kind *kind, const struct origin_options *o, struct err *e)
+{
+    const char *bundle = kind == &s3_web_kind && !o->ca_file ? web_env("AWS_CA_BUNDLE") : NULL;
+    char _cleanup_free_ *file = web_dup(bundle ? bundle : o->ca_file);
+    struct origin_options own = *o;
+    own.ca_file = file;
+    return web_init(&s->web, kind, &s->base, &own, e);
+}
+
 static int open_as(const struct origin_ops *ops, struct slice rest, const struct origin_options *o,
                    struct origin **ret, struct err *e)
 {
@@ -150,7 +160,7 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
     struct s3_aws _cleanup_(s3_aws_fini) aws;
     s3_aws_load(o->profile, &aws);
     const struct web_kind *kind = ops == &origin_forebay_ops ? &s3_node_kind : &s3_web_kind;
-    int r = web_init(&s->web, kind, &s->base, o, e);
+    int r = set_web(s, kind, o, e);
     if (r == 0)
         r = web_parse_name(rest, "an S3 bucket", "s3://BUCKET/PREFIX", &s->bucket, &s->prefix, e);
     if (r == 0)

@@ -851,8 +851,23 @@ static void test_threads(void **state)
     }
 }
 
+/* A new connection each: of an origin that has none yet. */
+static int head_over_tls(const char *ca_file, struct err *e)
+{
+    struct origin *o = open_tls_origin(ca_file);
+    struct origin_get g = {.key = SLICE_LIT("not there"), .attributes_only = true};
+    struct origin_attr attr;
+    struct checker c = {0};
+    struct arena *arena = arena_new(MIB);
+    *e = (struct err){0};
+    int r = origin_get(o, &g, arena, &attr, check_pattern, &c, e);
+    arena_free(arena);
+    origin_close(o);
+    return r;
+}
+
 /* Over TLS with a certificate that is trusted by origin.ca_file everything works; without it nothing is sent.
- */
+ * AWS_CA_BUNDLE is in its place where it is not set. */
 static void test_tls(void **state)
 {
     NEEDS_SERVER();
@@ -874,21 +889,13 @@ static void test_tls(void **state)
     assert_non_null(strstr(e.text, "set origin.ca_file"));
     origin_close(trusted);
     origin_close(stranger);
-}
-
-/* A new connection each: of an origin that has none yet. */
-static int head_over_tls(const char *ca_file, struct err *e)
-{
-    struct origin *o = open_tls_origin(ca_file);
-    struct origin_get g = {.key = SLICE_LIT("not there"), .attributes_only = true};
-    struct origin_attr attr;
-    struct checker c = {0};
-    struct arena *arena = arena_new(MIB);
-    *e = (struct err){0};
-    int r = origin_get(o, &g, arena, &attr, check_pattern, &c, e);
-    arena_free(arena);
-    origin_close(o);
-    return r;
+    assert_int_equal(setenv("AWS_CA_BUNDLE", cert, 1), 0);
+    assert_int_equal(head_over_tls(NULL, &e), -ENOENT);
+    assert_int_equal(setenv("AWS_CA_BUNDLE", "/nowhere/bundle.pem", 1), 0);
+    assert_int_equal(head_over_tls(cert, &e), -ENOENT);
+    assert_int_equal(head_over_tls(NULL, &e), ERR_ORIGIN_SETUP);
+    assert_non_null(strstr(e.text, "/nowhere/bundle.pem"));
+    assert_int_equal(unsetenv("AWS_CA_BUNDLE"), 0);
 }
 
 static void *ask_over_tls(void *arg)

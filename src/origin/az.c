@@ -76,7 +76,7 @@ static void gather(const struct origin_options *o, struct said *s)
     s->key = web_dup(o->account_key);
     s->sas = web_dup(o->sas);
     s->from = s->key ? "origin.account_key of the bucket" : s->sas ? "origin.sas of the bucket" : NULL;
-    if (s->from || o->metadata_endpoint)
+    if (s->from || o->metadata_endpoint || o->anonymous)
         return;
     s->key = web_dup(web_env("AZURE_STORAGE_KEY"));
     s->sas = s->key ? NULL : web_dup(web_env("AZURE_STORAGE_SAS_TOKEN"));
@@ -192,7 +192,7 @@ static int az_open(struct slice rest, const struct origin_options *o, struct ori
         r = set_credentials(z, &s, e);
     if (r == 0)
         r = set_endpoint(z, &s, e);
-    if (r == 0 && !z->key_n && !z->sas)
+    if (r == 0 && !z->key_n && !z->sas && !o->anonymous)
         r = az_token_new(o, &z->endpoint, &z->token, e);
     if (r < 0)
         return r;

@@ -291,7 +291,7 @@ static int gs_open(struct slice rest, const struct origin_options *o, struct ori
         r = check_prefix(g, e);
     if (r == 0)
         r = set_endpoint(g, o, &emulator, e);
-    if (r == 0)
+    if (r == 0 && !o->anonymous)
         r = gs_token_new(o, emulator, &g->token, e);
     if (r == 0)
         r = gs_view_open(g, o, e);

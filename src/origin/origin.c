@@ -73,6 +73,26 @@ static int check_view(const struct origin_ops *ops, const struct origin_options 
                    ops->scheme);
 }
 
+/* Whoever wants no signature and gives what to sign with means something else. */
+static int check_anonymous(const struct origin_options *o, struct err *e)
+{
+    const struct {
+        const char *name, *value;
+    } given[] = {
+        {"origin.access_key", o->access_key},
+        {"origin.profile", o->profile},
+        {"origin.account_key", o->account_key},
+        {"origin.sas", o->sas},
+        {"origin.session_token", o->session_token},
+        {"origin.metadata_endpoint", o->metadata_endpoint},
+        {"origin.credentials_file", o->credentials_file},
+    };
+    for (size_t i = 0; o->anonymous && i < ARRAY_SIZE(given); i++)
+        if (is_set(given[i].value))
+            return err_set(e, ERR_BAD_OPTION, "origin.anonymous and %s: one of them only", given[i].name);
+    return 0;
+}
+
 /* Without what may be secret in it: user and password, and what is behind a '?'. For errors of URLs that are
  * refused because of it. A heap copy. */
 static char *shown_url(struct slice url)
@@ -108,6 +128,8 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
             continue;
         struct origin *x = NULL;
         int r = check_view(kinds[i], o, e);
+        if (r == 0)
+            r = check_anonymous(o, e);
         if (r == 0 && has_user(slice_from(all, (size_t)colon + 3)))
             r = err_set(e, ERR_BAD_OPTION,
                         "must have neither user nor query: who asks, and by which key, say properties as "

@@ -80,6 +80,14 @@ struct origin_attr {
       "hdfs: delegation token, instead of a user")                                                           \
     X(metadata_endpoint, STRING, "origin.metadata_endpoint", "URL", NULL, 0, 0, NULL, false,                 \
       "instance metadata service to take credentials from; default the cloud's own, on its machines")        \
+    X(anonymous, BOOL, "origin.anonymous", NULL, "false", 0, 0, NULL, false,                                 \
+      "s3, gs, az: requests are not signed, whatever credentials the node has: public buckets")              \
+    X(requester_pays, BOOL, "origin.requester_pays", NULL, "false", 0, 0, NULL, false,                       \
+      "s3: the node's account pays for requests and bytes, which such buckets demand")                       \
+    X(sse, ENUM, "origin.sse", "KIND", "default", 0, 0, "default|AES256|aws:kms|aws:kms:dsse", false,        \
+      "s3: how the service encrypts what is written; default: as its bucket says")                           \
+    X(sse_key, STRING, "origin.sse_key", "ID", NULL, 0, 0, NULL, false,                                      \
+      "s3: the key of KMS for that, by id, ARN or alias; default the service's own")                         \
     X(style, ENUM, "origin.style", "STYLE", "auto", 0, 0, "auto|path|virtual", false,                        \
       "path: endpoint/bucket/key, virtual: bucket.endpoint/key; auto: path when an endpoint is given")       \
     X(conditional_put, BOOL, "origin.conditional_put", NULL, "true", 0, 0, NULL, false,                      \

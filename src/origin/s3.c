@@ -103,6 +103,7 @@ static void s3_free(struct s3 *s)
     free(s->path_root);
     free(s->service);
     free(s->region);
+    free(s->sse_key);
     free(s->view.version);
     free(s->view.key);
     s3_known_free(s->view.known);
@@ -142,6 +143,18 @@ static int set_web(struct s3 *s, const struct web_kind *kind, const struct origi
     return web_init(&s->web, kind, &s->base, &own, e);
 }
 
+static int set_keeping(struct s3 *s, const struct origin_options *o, struct err *e)
+{
+    static const char *const names[] = {NULL, "AES256", "aws:kms", "aws:kms:dsse"}; /* as in origin.h */
+    bool has_key = o->sse_key && o->sse_key[0];
+    s->pays = o->requester_pays;
+    s->sse = names[o->sse];
+    s->sse_key = has_key ? web_dup(o->sse_key) : NULL;
+    if (has_key && (!s->sse || s->sse[0] != 'a'))
+        return err_set(e, ERR_BAD_OPTION, "origin.sse_key: is of origin.sse=aws:kms or aws:kms:dsse");
+    return 0;
+}
+
 static int open_as(const struct origin_ops *ops, struct slice rest, const struct origin_options *o,
                    struct origin **ret, struct err *e)
 {
@@ -171,6 +184,8 @@ static int open_as(const struct origin_ops *ops, struct slice rest, const struct
         r = set_address(s, o, &aws, e);
     if (r == 0)
         r = set_view(s, o, e);
+    if (r == 0)
+        r = set_keeping(s, o, e);
     if (r < 0)
         return r;
     s->web.sends_tags = kind->is_node || o->tags;

@@ -289,6 +289,10 @@ int s3_chain_find(const struct origin_options *o, const struct s3_aws *aws, bool
 {
     struct look l = {.o = o, .aws = aws, .environment = !o->profile, .roles = roles};
     struct s3_chain _cleanup_(s3_chain_fini) found = {0};
+    if (o->anonymous) {
+        tell(ret, "none, by origin.anonymous: requests are not signed");
+        return 0;
+    }
     int r = of_bucket(&l, &found, e);
     if (r == 0 && !is_found(&found) && l.environment && s3_environment_keys(&found.fixed))
         tell(&found, "AWS_ACCESS_KEY_ID of the environment");

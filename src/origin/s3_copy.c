@@ -88,7 +88,7 @@ static int copy_whole(struct s3 *s, const struct s3_source *source, struct slice
     c.arg = &body;
     s3_copy_headers(&c, source, etag);
     replaced_headers(s, source, &c, a);
-    s3_class_header(s, source, &c);
+    s3_keeping_headers(s, source, &c);
     r = web_perform(&c, e);
     struct s3_result result;
     if (r == 0)
@@ -131,11 +131,11 @@ int s3_copy(struct origin *o, struct slice from, struct slice to, struct slice i
     return r < 0 ? r : copy_it(s, from, &source, to, a, ret_attr, e);
 }
 
-/* The object's class, which the copy onto itself would leave for the service's default. Which version this is
- * of does not matter: the copy is of none but the one it is pinned to. */
-static int look_for_class(struct s3 *s, const struct origin_put *p, char ret[64], struct err *e)
+/* The object's class and encryption, which the copy onto itself would leave for the service's default. Which
+ * version they are of does not matter: the copy is of none but the one it is pinned to. */
+static int look_for_keeping(struct s3 *s, const struct origin_put *p, struct s3_source *source, struct err *e)
 {
-    if (s->base.storage_class || s->web.kind->is_node) /* nodes have none */
+    if ((s->base.storage_class && s->sse) || s->web.kind->is_node) /* nodes have none */
         return 0;
     struct web_call _cleanup_(web_call_fini) c;
     web_call_init(&c, &s->web, WEB_HEAD, "head");
@@ -143,8 +143,11 @@ static int look_for_class(struct s3 *s, const struct origin_put *p, char ret[64]
     c.key = p->key;
     c.cancel = p->cancel;
     int r = web_perform(&c, e);
-    if (r == 0)
-        memcpy(ret, c.response.class, sizeof(c.response.class));
+    if (r == 0) {
+        memcpy(source->class, c.response.class, sizeof(source->class));
+        memcpy(source->sse, c.response.sse, sizeof(source->sse));
+        memcpy(source->sse_key, c.response.sse_key, sizeof(source->sse_key));
+    }
     return r;
 }
 
@@ -161,7 +164,7 @@ int s3_set_meta(struct origin *o, const struct origin_put *p, uint64_t size_byte
             .size_bytes = size_bytes, .etag = p->if_match, .content_type = p->content_type, .meta = p->meta}};
     int r = web_check_key(s->prefix, p->key, e);
     if (r == 0)
-        r = look_for_class(s, p, source.class, e);
+        r = look_for_keeping(s, p, &source, e);
     return r < 0 ? r : copy_it(s, p->key, &source, p->key, a, ret_attr, e);
 }
 

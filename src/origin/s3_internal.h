@@ -135,6 +135,9 @@ struct s3 {
     char *path_root; /* decoded path before the key: "/bucket" or "" */
     char *region;
     struct s3_chain keys;
+    bool pays;       /* x-amz-request-payer */
+    const char *sse; /* NULL: as the service's bucket says */
+    char *sse_key;   /* NULL: the service's */
     bool gives_sums; /* of parts: origin.checksums, and requests are signed */
     uint64_t part_bytes;
     uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
@@ -256,7 +259,8 @@ struct s3_source {
     bool replaces;      /* the copy has the type and metadata of `attr`, and not those that are there */
     bool replaces_tags; /* ... and the tags of META_TAGS in it */
     bool is_itself;     /* it is copied onto itself, and nobody's write meanwhile may be lost */
-    char class[64];     /* storage class of the copy, unless the bucket names one; "": the default */
+    /* Of the copy, unless the bucket names others; "": the service's default. As in struct web_response. */
+    char class[64], sse[16], sse_key[160];
 };
 int s3_copy_multipart(struct s3 *s, const struct s3_source *source, struct slice to, struct arena *a,
                       struct origin_attr *ret_attr, struct err *e);
@@ -350,8 +354,8 @@ int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag
 #define S3_ANY_TRIES 4
 bool s3_wants_any(const struct s3 *s, struct slice if_match);
 int s3_pin_any(struct s3 *s, struct slice key, char ret_etag[WEB_ETAG_MAX + 1], struct err *e);
-/* source: of a copy, else NULL; must outlive the call. */
-void s3_class_header(const struct s3 *s, const struct s3_source *source, struct web_call *c);
+/* Storage class and encryption. source: of a copy, else NULL; must outlive the call. */
+void s3_keeping_headers(const struct s3 *s, const struct s3_source *source, struct web_call *c);
 /* Hex SHA-256 of a range of the body when it is small and can be read twice; "" otherwise. */
 int s3_payload_hash(const struct s3 *s, const struct origin_body *body, uint64_t offset, uint64_t n,
                     char ret[65], struct err *e);

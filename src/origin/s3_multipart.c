@@ -52,7 +52,7 @@ static int create(struct s3_upload *u, struct err *e)
         web_header(&c, SLICE_LIT("content-type"), u->put->content_type);
     if (u->tags.n)
         web_header(&c, SLICE_LIT("x-amz-tagging"), u->tags);
-    s3_class_header(u->s3, u->source, &c);
+    s3_keeping_headers(u->s3, u->source, &c);
     if (u->asks)
         s3_sums_ask(&c, &u->sums);
     int r = web_perform(&c, e);

@@ -98,11 +98,24 @@ int s3_put_conditions(struct web_call *c, const struct origin_put *p, char *etag
     return 0;
 }
 
-void s3_class_header(const struct s3 *s, const struct s3_source *source, struct web_call *c)
+static void text_header(struct web_call *c, struct slice name, const char *value)
 {
-    const char *class = s->base.storage_class ? s->base.storage_class : source ? source->class : "";
-    if (class[0])
-        web_header(c, SLICE_LIT("x-amz-storage-class"), slice_str(class));
+    if (value[0])
+        web_header(c, name, slice_str(value));
+}
+
+void s3_keeping_headers(const struct s3 *s, const struct s3_source *source, struct web_call *c)
+{
+    const char *own_key = s->sse_key ? s->sse_key : "";
+    text_header(c, SLICE_LIT("x-amz-storage-class"),
+                s->base.storage_class ? s->base.storage_class
+                : source              ? source->class
+                                      : "");
+    text_header(c, SLICE_LIT("x-amz-server-side-encryption"), s->sse ? s->sse : source ? source->sse : "");
+    text_header(c, SLICE_LIT("x-amz-server-side-encryption-aws-kms-key-id"),
+                s->sse   ? own_key
+                : source ? source->sse_key
+                         : "");
 }
 
 /* The checksum that the client sent with the object, of all its bytes, goes along: the origin verifies and
@@ -151,7 +164,7 @@ static int put_single(struct s3 *s, const struct origin_put *p, const struct ori
     if (p->content_md5.n)
         web_header(&c, SLICE_LIT("content-md5"), p->content_md5);
     checksum_header(&c, p->meta, a);
-    s3_class_header(s, NULL, &c);
+    s3_keeping_headers(s, NULL, &c);
     r = s3_put_conditions(&c, p, etag, e);
     if (r == 0)
         r = web_perform(&c, e);

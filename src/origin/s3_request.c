@@ -66,8 +66,8 @@ static int gather_headers(struct web_call *c, const struct s3_credentials *k, st
     *n = c->n_headers;
     struct slice meta = c->meta, name, value;
     while (web_next_meta(c->web, &meta, &name, &value)) {
-        if (*n + 8 >= SIGV4_PAIRS_MAX)
-            return err_set(e, -E2BIG, "more than %d headers", SIGV4_PAIRS_MAX - 8);
+        if (*n + 9 >= SIGV4_PAIRS_MAX)
+            return err_set(e, -E2BIG, "more than %d headers", SIGV4_PAIRS_MAX - 9);
         pairs[(*n)++] = (struct sigv4_pair){name, value};
     }
     *ret_own = *n;
@@ -76,6 +76,8 @@ static int gather_headers(struct web_call *c, const struct s3_credentials *k, st
     bool reads = c->has_key && of_object && (c->method == WEB_HEAD || c->method == WEB_GET);
     if (reads)
         pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-checksum-mode"), SLICE_LIT("ENABLED")};
+    if (s->pays)
+        pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT("x-amz-request-payer"), SLICE_LIT("requester")};
     if (reads && c->web->kind->is_node)
         pairs[(*n)++] = (struct sigv4_pair){SLICE_LIT(META_SHOW_HEADER), SLICE_LIT(META_SHOW_TAGS)};
     if (!k->access_key)

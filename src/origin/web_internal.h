@@ -143,6 +143,8 @@ struct web_response {
     char copy_status[16]; /* x-ms-copy-status */
     char copy_id[64];     /* x-ms-copy-id */
     char class[64];       /* x-amz-storage-class; none for the service's default */
+    char sse[16];         /* x-amz-server-side-encryption */
+    char sse_key[160];    /* x-amz-server-side-encryption-aws-kms-key-id */
     struct buf content_type, meta;
     /* The last ones: 9 KiB, of which nothing but the first byte is cleared. */
     char etag[WEB_ETAG_MAX + 1];

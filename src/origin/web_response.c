@@ -236,6 +236,10 @@ static void take_header(struct web_response *r, struct slice name, struct slice 
         take_text(r->copy_id, sizeof(r->copy_id), value);
     } else if (slice_eq_str(name, "x-amz-storage-class")) {
         take_text(r->class, sizeof(r->class), value);
+    } else if (slice_eq_str(name, "x-amz-server-side-encryption")) {
+        take_text(r->sse, sizeof(r->sse), value);
+    } else if (slice_eq_str(name, "x-amz-server-side-encryption-aws-kms-key-id")) {
+        take_text(r->sse_key, sizeof(r->sse_key), value);
     } else if (slice_eq_str(name, "x-amz-version-id") || slice_eq_str(name, "x-ms-version-id")) {
         take_text(r->version_id, sizeof(r->version_id), value);
         if (r->kind && r->kind->tells_versions && r->version_id[0])

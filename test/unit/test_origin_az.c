@@ -872,6 +872,29 @@ static void test_names_that_mean_others(void **state)
     web_fixture_stop(&f);
 }
 
+/* With origin.anonymous neither keys and signatures of the environment are used nor tokens asked for. */
+static void test_anonymous(void **state)
+{
+    (void)setenv("AZURE_STORAGE_KEY", "a2V5", 1);
+    for (size_t is_set = 0; is_set < 2; is_set++) {
+        struct origin_options o;
+        struct err e = {0};
+        struct origin *x = NULL;
+        struct buf _cleanup_buf_ told = BUF_INIT(KIB);
+        assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+        web_fixture_option(&o, "origin.account", "acc");
+        web_fixture_option(&o, "origin.anonymous", is_set ? "true" : "false");
+        WEB_FIXTURE_OK(origin_open("az://con/p", &o, "t", &x, &e), e);
+        WEB_FIXTURE_OK(origin_identify(x, &told, &e), e);
+        assert_true(
+            slice_starts(buf_view(&told), is_set ? SLICE_LIT("none") : SLICE_LIT("AZURE_STORAGE_KEY")));
+        assert_true(!is_set == (az_of(x)->key_n == 3) && !az_of(x)->token);
+        origin_close(x);
+        option_fini(&origin_option_table, &o);
+    }
+    (void)unsetenv("AZURE_STORAGE_KEY");
+}
+
 /* What a connection string says is used when nothing else is said; wrong options are told by name, without
  * their secrets. */
 static void test_options(void **state)
@@ -933,6 +956,7 @@ int main(void)
         cmocka_unit_test(test_names_that_xml_cannot_have),
         cmocka_unit_test(test_pages_after_a_change),
         cmocka_unit_test(test_signature_in_queries),
+        cmocka_unit_test(test_anonymous),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_set_meta_overtaken),
         cmocka_unit_test(test_lines_of_one_header),

@@ -678,6 +678,28 @@ static void test_bad_files(void **state)
     }
 }
 
+/* With origin.anonymous the file that the environment names is not looked at. */
+static void test_anonymous(void **state)
+{
+    (void)setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent/account.json", 1);
+    for (size_t is_set = 0; is_set < 2; is_set++) {
+        struct origin_options o;
+        struct err e = {0};
+        struct origin *x = NULL;
+        struct buf _cleanup_buf_ told = BUF_INIT(KIB);
+        assert_int_equal(option_init(&origin_option_table, &o, &e), 0);
+        web_fixture_option(&o, "origin.anonymous", is_set ? "true" : "false");
+        assert_int_equal(origin_open("gs://b", &o, "t", &x, &e), is_set ? 0 : ERR_BAD_OPTION);
+        if (is_set) {
+            WEB_FIXTURE_OK(origin_identify(x, &told, &e), e);
+            assert_true(slice_starts(buf_view(&told), SLICE_LIT("none")));
+        }
+        origin_close(x);
+        option_fini(&origin_option_table, &o);
+    }
+    (void)unsetenv("GOOGLE_APPLICATION_CREDENTIALS");
+}
+
 static int start(void **state)
 {
     static const char *const away[] = {"GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST",
@@ -700,6 +722,7 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_anonymous),
         cmocka_unit_test(test_stat),
         cmocka_unit_test(test_bytes_tell_no_metadata),
         cmocka_unit_test(test_wrong_answers),

@@ -166,6 +166,8 @@ static CURLcode on_context(CURL *easy, void *context, void *arg)
     if (has_authorities(context))
         return CURLE_OK;
     t->result = take_store(t->ca_file ? t->ca_file : default_file, &store, t->e);
+    if (t->result < 0 && !t->ca_file)
+        (void)err_prefix(t->e, t->result, "install the system's certificates (ca-certificates)");
     if (t->result < 0)
         return CURLE_SSL_CACERT_BADFILE;
     SSL_CTX_set_cert_store(context, store);

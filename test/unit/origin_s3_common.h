@@ -115,3 +115,10 @@ static inline void *get_in_thread(void *arg)
     x->bytes = s.bytes;
     return NULL;
 }
+
+/* Whether the request had the header, its value beginning so. */
+static inline bool has_value(struct fixture *f, size_t head, const char *name, const char *line)
+{
+    const char *found = script_header(script_head(&f->script, head), name);
+    return found && strncmp(found, line, strlen(line)) == 0;
+}

@@ -682,74 +682,6 @@ static void test_credentials_sent(void **state)
     fixture_stop(&f);
 }
 
-/* Whoever asks pays: said with each request, signed. */
-static void test_requester_pays(void **state)
-{
-    static const struct script_step steps[] = {{.answer = OK200("0")}};
-    static const char *const pays[] = {"origin.requester_pays", "true", NULL};
-    for (size_t i = 0; i < 2; i++) {
-        struct fixture f;
-        struct sink s;
-        struct err e = {0};
-        fixture_start(&f, "s3://b", steps, 1, i == 0 ? pays : NULL);
-        assert_int_equal(get(&f, 0, 0, &s, &e), 0);
-        const char *found = script_header(script_head(&f.script, 0), "x-amz-request-payer");
-        assert_true(i == 0 ? found && strncmp(found, "requester\r\n", 11) == 0 : !found);
-        assert_int_equal(!strstr(script_header(script_head(&f.script, 0), "authorization"), "request-payer"),
-                         i);
-        fixture_stop(&f);
-    }
-}
-
-/* Opened before a script with these options and no others. */
-static int open_with(struct script *script, const char *const *options, struct origin **ret, struct err *e)
-{
-    struct origin_options o;
-    char endpoint[64];
-    (void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", script->port);
-    assert_int_equal(option_init(&origin_option_table, &o, e), 0);
-    set_option(&o, "origin.endpoint", endpoint);
-    for (; *options; options += 2)
-        set_option(&o, options[0], options[1]);
-    int r = origin_open("s3://b", &o, "scripted", ret, e);
-    option_fini(&origin_option_table, &o);
-    return r;
-}
-
-/* With origin.anonymous no keys are looked for: what the environment has signs nothing. What the bucket
- * itself has beside it is refused, and so is a key of KMS for nothing. */
-static void test_anonymous(void **state)
-{
-    static const struct script_step steps[] = {{.answer = OK200("0")}};
-    static const char *const without[] = {"origin.anonymous", "true", NULL};
-    static const char *const refused[][5] = {
-        {"origin.anonymous", "true", "origin.profile", "p", NULL},
-        {"origin.anonymous", "true", "origin.session_token", "t", NULL},
-        {"origin.sse", "AES256", "origin.sse_key", "k", NULL},
-        {"origin.sse_key", "k", NULL},
-    };
-    struct fixture f = {.arena = arena_new(MIB)};
-    struct sink s;
-    struct err e = {0};
-    (void)setenv("AWS_ACCESS_KEY_ID", "AK", 1);
-    (void)setenv("AWS_SECRET_ACCESS_KEY", "SK", 1);
-    script_start(&f.script, steps, 1);
-    assert_int_equal(open_with(&f.script, without, &f.origin, &e), 0);
-    assert_int_equal(get(&f, 0, 0, &s, &e), 0);
-    const char *head = script_head(&f.script, 0);
-    assert_null(script_header(head, "authorization"));
-    assert_null(script_header(head, "x-amz-date"));
-    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
-        struct origin *none = NULL;
-        e = (struct err){0};
-        assert_int_equal(open_with(&f.script, refused[i], &none, &e), ERR_BAD_OPTION);
-        assert_non_null(strstr(e.text, i < 2 ? "origin.anonymous and " : "origin.sse_key: "));
-    }
-    fixture_stop(&f);
-    (void)unsetenv("AWS_ACCESS_KEY_ID");
-    (void)unsetenv("AWS_SECRET_ACCESS_KEY");
-}
-
 /* Loopback is never asked through a proxy; other hosts are, and virtual style puts the bucket into the host.
  */
 static void test_proxy(void **state)
@@ -1007,8 +939,6 @@ int main(void)
         cmocka_unit_test(test_checksums),
         cmocka_unit_test(test_key_lengths),
         cmocka_unit_test(test_credentials_sent),
-        cmocka_unit_test(test_requester_pays),
-        cmocka_unit_test(test_anonymous),
         cmocka_unit_test(test_proxy),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_list_query),

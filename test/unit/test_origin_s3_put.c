@@ -60,58 +60,6 @@ static void test_put_headers(void **state)
     fixture_stop(&f);
 }
 
-/* The storage class goes with what makes the object: a PUT, or the start of an upload in parts. */
-static void test_storage_class(void **state)
-{
-    static const struct script_step steps[] = {
-        {.answer = "HTTP/1.1 200 OK\r\nETag: \"new\"\r\nContent-Length: 0\r\n\r\n"},
-        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
-    };
-    static const char *const options[] = {"origin.storage_class", "STANDARD_IA", NULL};
-    struct fixture f;
-    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
-    struct origin_attr attr;
-    struct err e = {0};
-    assert_int_equal(put(&f, 3, NULL, &attr, &e), 0);
-    assert_int_equal(put(&f, 21 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
-    for (size_t i = 0; i < 2; i++)
-        assert_memory_equal(script_header(script_head(&f.script, i), "x-amz-storage-class"),
-                            "STANDARD_IA\r\n", 13);
-    fixture_stop(&f);
-}
-
-static bool has_value(struct fixture *f, size_t head, const char *name, const char *line)
-{
-    const char *found = script_header(script_head(&f->script, head), name);
-    return found && strncmp(found, line, strlen(line)) == 0;
-}
-
-#define SSE     "x-amz-server-side-encryption"
-#define SSE_KEY "x-amz-server-side-encryption-aws-kms-key-id"
-
-/* How the service is to encrypt goes with what makes the object, signed like its class. */
-static void test_encryption(void **state)
-{
-    static const struct script_step steps[] = {
-        {.answer = "HTTP/1.1 200 OK\r\nETag: \"new\"\r\nContent-Length: 0\r\n\r\n"},
-        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"},
-    };
-    static const char *const options[] = {"origin.sse", "aws:kms", "origin.sse_key", "alias/data", NULL};
-    struct fixture f;
-    fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), options);
-    struct origin_attr attr;
-    struct err e = {0};
-    assert_int_equal(put(&f, 3, NULL, &attr, &e), 0);
-    assert_int_equal(put(&f, 21 * MIB, NULL, &attr, &e), ERR_ORIGIN_DENIED);
-    for (size_t i = 0; i < 2; i++) {
-        assert_true(has_value(&f, i, SSE, "aws:kms\r\n"));
-        assert_true(has_value(&f, i, SSE_KEY, "alias/data\r\n"));
-        assert_non_null(
-            strstr(script_header(script_head(&f.script, i), "authorization"), ";" SSE ";" SSE_KEY));
-    }
-    fixture_stop(&f);
-}
-
 /* A refusal before the body was read is told with its own words, not as a broken connection. */
 static void test_early_refusal(void **state)
 {
@@ -836,51 +784,6 @@ static void test_set_meta_in_parts_keeps_tags(void **state)
     fixture_stop(&f);
 }
 
-/* An object whose metadata changes stays in its storage class, unless the bucket names one. (Seen to fail
- * without it: the copy went to the service's default.) */
-static void test_set_meta_keeps_the_storage_class(void **state)
-{
-    static const char copied[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
-                                 "<CopyObjectResult><ETag>&quot;" HELLO "&quot;</ETag></CopyObjectResult>";
-    static const struct script_step steps[] = {{.answer = SEEN}, {.answer = copied, .close = true}};
-    static const char *const own[] = {"origin.storage_class", "STANDARD_IA", NULL};
-    for (size_t is_set = 0; is_set < 2; is_set++) {
-        struct fixture f;
-        fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), is_set ? own : NULL);
-        struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("v1")};
-        struct origin_attr attr;
-        struct err e = {0};
-        assert_int_equal(origin_set_meta(f.origin, &p, 5, f.arena, &attr, &e), 0);
-        assert_true(has_value(&f, 1, "x-amz-storage-class", is_set ? "STANDARD_IA\r\n" : "GLACIER_IR\r\n"));
-        fixture_stop(&f);
-    }
-}
-
-/* ... and encrypted as it was, by the key that it has, unless the bucket says how. */
-static void test_set_meta_keeps_the_encryption(void **state)
-{
-    static const char seen[] = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\n" SSE ": aws:kms\r\n" SSE_KEY
-                               ": arn:aws:kms:eu-west-1:1:key/7\r\nContent-Length: 5\r\n\r\n";
-    static const char copied[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
-                                 "<CopyObjectResult><ETag>&quot;" HELLO "&quot;</ETag></CopyObjectResult>";
-    static const struct script_step steps[] = {{.answer = seen}, {.answer = copied, .close = true}};
-    static const char *const own[] = {"origin.sse", "AES256", NULL};
-    for (size_t is_set = 0; is_set < 2; is_set++) {
-        struct fixture f;
-        fixture_start(&f, "s3://b", steps, ARRAY_SIZE(steps), is_set ? own : NULL);
-        struct origin_put p = {.key = SLICE_LIT("k"), .if_match = SLICE_LIT("v1")};
-        struct origin_attr attr;
-        struct err e = {0};
-        assert_int_equal(origin_set_meta(f.origin, &p, 5, f.arena, &attr, &e), 0);
-        assert_true(has_value(&f, 1, SSE, is_set ? "AES256\r\n" : "aws:kms\r\n"));
-        if (is_set)
-            assert_null(script_header(script_head(&f.script, 1), SSE_KEY));
-        else
-            assert_true(has_value(&f, 1, SSE_KEY, "arn:aws:kms:eu-west-1:1:key/7\r\n"));
-        fixture_stop(&f);
-    }
-}
-
 /* Tags of a write go in their own header, which is signed, or with origin.tags=false as metadata. Of an
  * object another node tells them because it is asked; a service tells how many there are. */
 static void test_how_tags_travel(void **state)
@@ -1007,8 +910,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_headers),
         cmocka_unit_test(test_known_digests),
-        cmocka_unit_test(test_storage_class),
-        cmocka_unit_test(test_encryption),
         cmocka_unit_test(test_early_refusal),
         cmocka_unit_test(test_multipart_retry),
         cmocka_unit_test(test_multipart_patience),
@@ -1021,8 +922,6 @@ int main(void)
         cmocka_unit_test(test_how_tags_travel),
         cmocka_unit_test(test_set_meta_in_parts),
         cmocka_unit_test(test_set_meta_in_parts_keeps_tags),
-        cmocka_unit_test(test_set_meta_keeps_the_storage_class),
-        cmocka_unit_test(test_set_meta_keeps_the_encryption),
         cmocka_unit_test(test_slow_bodies),
         cmocka_unit_test(test_remove_sent_twice),
         cmocka_unit_test(test_remove_of_any),

@@ -133,7 +133,8 @@ static enum s3_error authenticate(struct s3_request *r, bool header_only)
     const char *reason = NULL;
     enum s3_error error;
 
-    r->anonymous = !header_only && auth_is_anonymous(&q);
+    /* A browser asks with OPTIONS for the very URL that it was given, which was signed for another method. */
+    r->anonymous = !header_only && (slice_eq_str(r->http->method, "OPTIONS") || auth_is_anonymous(&q));
     if (r->anonymous) { /* find_op says what it may do */
         r->claim.payload_hash = SLICE_LIT("UNSIGNED-PAYLOAD");
         return S3_OK;
@@ -229,7 +230,7 @@ static enum s3_error settle_op(struct s3_request *r)
         error = check_owner(r, "x-amz-expected-bucket-owner");
     if (!error)
         error = check_owner(r, "x-amz-source-expected-bucket-owner");
-    for (size_t i = 0; !error && r->anonymous && i < r->n_query; i++)
+    for (size_t i = 0; !error && r->anonymous && !asks_by_itself(r->op) && i < r->n_query; i++)
         if (slice_starts(r->query[i].name, SLICE_LIT("response-")))
             error = reply_refuse(r, S3_ERR_INVALID_REQUEST,
                                  "headers of the response can only be chosen in signed requests");

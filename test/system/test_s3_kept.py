@@ -419,6 +419,26 @@ def test_what_browsers_get(either_bucket):
     assert refused_read.status == 403 and refused_read.headers["access-control-allow-origin"] == "https://a.example.org"
 
 
+def test_preflights_of_signed_urls(either_bucket):
+    """A browser asks with OPTIONS for the very URL that its page was given, which somebody signed for another method: rules
+    alone decide, as with a signature that is nobody's, and what is said gives no right. (Seen to fail where OPTIONS is
+    authenticated like any other method.)"""
+    bucket = either_bucket
+    s3, name = bucket.s3, bucket.name
+    s3.put_bucket_cors(Bucket=name, CORSConfiguration={"CORSRules": [
+        {"AllowedMethods": ["PUT"], "AllowedOrigins": ["https://a.example.org"], "AllowedHeaders": ["*"]}]})
+    signed = s3.generate_presigned_url("put_object", Params={"Bucket": name, "Key": "k"}, ExpiresIn=60)
+    older = harness.s3_client(bucket.node.endpoint, *bucket.node.credentials, signature_version="s3").generate_presigned_url(
+        "put_object", Params={"Bucket": name, "Key": "k"}, ExpiresIn=60)
+    ask = {"Origin": "https://a.example.org", "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "content-type"}
+    for url in (signed, older, signed[:-4] + "0000", signed + "&response-content-type=text/plain"):
+        got = fetch(url, method="OPTIONS", headers=ask)
+        assert got.status == 200 and got.headers["access-control-allow-origin"] == "https://a.example.org"
+        assert fetch(url, method="OPTIONS", headers={**ask, "Origin": "https://b.example.org"}).status == 403
+    assert fetch(signed[:-4] + "0000", method="PUT", headers={"Origin": "https://a.example.org"}).status == 403
+    assert fetch(signed, method="PUT", headers={"Origin": "https://a.example.org"}).status == 200
+
+
 def test_lifecycle_passes(new_node, origin):
     """Objects that a rule means end, here and at the origin; others stay, and so do all when the rule is disabled."""
     node = new_node(lifecycle_interval="300ms")

@@ -425,7 +425,9 @@ struct scratch_listed {
 
 /* Keys and common prefixes after `after` in byte order, at most `max`. *ret_truncated: there are more, which
  * follow the last one given. Memory does not grow with the bucket. on_key gives 0 or a negative code, which
- * ends the listing and is passed on, or -E2BIG, which ends the page before this key. */
+ * ends the listing and is passed on, or -E2BIG, which ends the page before this key, or SCRATCH_PASS_BY: the
+ * key is none of the `max`, and only a page that would pass by very many ends without having as many. */
+#define SCRATCH_PASS_BY 1
 int scratch_list(struct scratch *s, uint64_t bucket, const struct scratch_list *l,
                  int (*on_key)(void *arg, const struct scratch_listed *x), void *arg, bool *ret_truncated,
                  struct err *e);

@@ -11,6 +11,8 @@
  */
 #include "namespace/scratch_object.h"
 
+#define PASSED_MAX 10000 /* keys that one page passes by without showing them */
+
 struct waiting {
     uint64_t ino;
     size_t name_bytes;
@@ -375,7 +377,7 @@ static int list_run(struct cursor *c, int (*on_key)(void *arg, const struct scra
                     bool *ret_truncated, struct err *e)
 {
     const struct scratch_list *l = c->l;
-    size_t n = 0;
+    size_t n = 0, passed = 0;
     *ret_truncated = false;
     for (;;) {
         struct slice key;
@@ -387,7 +389,7 @@ static int list_run(struct cursor *c, int (*on_key)(void *arg, const struct scra
         r = buf_slice(&p, common_prefix(l, key));
         bool old = slice_cmp(p.n > 0 ? buf_view(&p) : key, l->after) <= 0 && l->after.n > 0;
         old = old || (p.n == 0 && l->paths_only && slice_ends(key, SLICE_LIT("/")));
-        if (r == 0 && !old && n == l->max) {
+        if (r == 0 && !old && (n == l->max || passed == PASSED_MAX)) {
             *ret_truncated = true;
             return 0;
         }
@@ -395,6 +397,11 @@ static int list_run(struct cursor *c, int (*on_key)(void *arg, const struct scra
             r = give_prefix(c, buf_view(&p), old ? NULL : on_key, arg, e);
         else if (r == 0 && !old)
             r = give_key(c, key, keyed, on_key, arg, &given, e);
+        if (r == SCRATCH_PASS_BY) {
+            given = false;
+            passed++;
+            r = 0;
+        }
         if (r == -E2BIG) {
             *ret_truncated = true;
             return 0;

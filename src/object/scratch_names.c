@@ -157,9 +157,9 @@ static int on_key(void *arg, const struct scratch_listed *x)
     arena_clear(l->a);
     if (!x->is_prefix) {
         struct scratch_inode inode = *x->inode;
-        if (sobject_is_over(l->o->node, l->o->bucket, l->a, &inode)) { /* left out, but passed by */
+        if (sobject_is_over(l->o->node, l->o->bucket, l->a, &inode)) {
             buf_clear(&l->next);
-            return buf_slice(&l->next, x->key);
+            return buf_slice(&l->next, x->key) < 0 ? -EINVAL : SCRATCH_PASS_BY;
         }
         sobject_attr(l->o->node, l->o->call.bucket, &inode, /* posix= */ false, l->a, &w.attr);
         w.attr.content_type = w.attr.meta = SLICE_NULL; /* as origins list */

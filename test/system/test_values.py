@@ -133,6 +133,26 @@ def test_objects_end(node, values):
     assert is_there(s3, "values", "long")
 
 
+def test_pages_of_objects_that_have_ended(node):
+    """Keys that have ended take no place of a page: clients ask for one key to learn whether there is anything below a prefix. (Seen
+    to fail, with an empty page, where `scratch_list` counts the keys that its caller passes by.)"""
+    s3 = node.s3()
+    node.cli("bucket", "create", "ended", "ttl=1h")
+    for i in range(3):
+        put_with_ttl(s3, "ended", f"d/a{i}", b"x", "500ms")
+    for i in range(3):
+        s3.put_object(Bucket="ended", Key=f"d/b{i}", Body=b"x")
+    wait_until(lambda: not is_there(s3, "ended", "d/a2"))
+    for more in ({}, {"Delimiter": "/"}, {"Delimiter": "b"}):
+        page = s3.list_objects_v2(Bucket="ended", Prefix="d/", MaxKeys=1, **more)
+        assert page["KeyCount"] == 1, more
+    page = s3.list_objects_v2(Bucket="ended", Prefix="d/", MaxKeys=2)
+    assert [x["Key"] for x in page["Contents"]] == ["d/b0", "d/b1"] and page["IsTruncated"]
+    page = s3.list_objects_v2(Bucket="ended", MaxKeys=2, ContinuationToken=page["NextContinuationToken"])
+    assert [x["Key"] for x in page["Contents"]] == ["d/b2"] and not page["IsTruncated"]
+    assert [x["Key"] for x in s3.list_objects(Bucket="ended", Marker="d/a0", MaxKeys=1)["Contents"]] == ["d/b0"]
+
+
 def with_ttl(s3, operation, ttl):
     """A client that sends x-forebay-ttl with each request of this operation."""
     s3.meta.events.register(f"before-call.s3.{operation}", lambda params, **_: params["headers"].update({"x-forebay-ttl": ttl}))

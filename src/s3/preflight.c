@@ -38,8 +38,8 @@ static void put_rule(struct s3_request *r, const struct cors_rule *rule, const s
                      slice_str(arena_printf(r->arena, "%llu", (unsigned long long)rule->age_s)));
 }
 
-/* Puts the header lines of the rule that allows it; false: there is none. */
-static bool answer(struct s3_request *r, const struct cors_question *q)
+/* Puts the header lines of the bucket's rule that allows it; false: there is none. */
+static bool answer(struct s3_request *r, struct slice bucket, const struct cors_question *q)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(PARSE_MAX_BYTES);
     const struct cors_rule *rule;
@@ -47,7 +47,7 @@ static bool answer(struct s3_request *r, const struct cors_question *q)
     const char *reason;
     struct cors c;
 
-    if (!buckets_property(r, r->bucket, "s3.cors", &text) || cors_parse(text, a, &c, &reason))
+    if (!buckets_property(r, bucket, "s3.cors", &text) || cors_parse(text, a, &c, &reason))
         return false;
     rule = cors_match(&c, q, &pattern);
     if (rule)
@@ -55,12 +55,23 @@ static bool answer(struct s3_request *r, const struct cors_question *q)
     return rule != NULL;
 }
 
+/* The bucket also of a request that was refused before it was known what is wanted: a page is to learn that
+ * its URL has expired, which the rules decide and nothing of the bucket shows. */
+static struct slice bucket_of(const struct s3_request *r)
+{
+    struct slice bucket, key;
+
+    if (r->bucket.n || r->host_bucket.n)
+        return r->bucket.n ? r->bucket : r->host_bucket;
+    return route_path(r->path, &bucket, &key) ? SLICE_LIT("") : bucket;
+}
+
 void preflight_headers(struct s3_request *r)
 {
     struct cors_question q = {.origin = request_header(r, "origin"), .method = r->http->method};
 
-    if (q.origin.n && r->bucket.n && r->op != S3_OP_PREFLIGHT)
-        (void)answer(r, &q);
+    if (q.origin.n && r->op != S3_OP_PREFLIGHT)
+        (void)answer(r, bucket_of(r), &q);
 }
 
 enum s3_error s3_op_preflight(struct s3_request *r)
@@ -72,7 +83,7 @@ enum s3_error s3_op_preflight(struct s3_request *r)
     if (q.origin.n == 0 || q.method.n == 0)
         return reply_refuse(r, S3_ERR_INVALID_REQUEST,
                             "a preflight needs the headers Origin and Access-Control-Request-Method");
-    if (!answer(r, &q))
+    if (!answer(r, r->bucket, &q))
         return S3_ERR_ACCESS_FORBIDDEN;
     reply_send(r, 200, NULL, SLICE_NULL);
     return S3_OK;

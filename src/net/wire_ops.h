@@ -381,7 +381,9 @@
 
 /* Tags of an object of a mirror bucket, as its origin has them, "NAME=VALUE&..." percent-encoded. SET_TAGS:
  * in place of those that are there; empty: none. ERR_NOT_IMPLEMENTED where the origin keeps none, and of what
- * was written and is not in the origin yet: there they are a line of its metadata (origin/meta.h). */
+ * was written and is not in the origin yet: there they are a line of its metadata (origin/meta.h). So they
+ * are in scratch buckets, where SET_TAGS changes that line and nothing else, but for values in memory
+ * (ERR_NOT_IMPLEMENTED). */
 #define WIRE_REQ_tags(F)     F(str, bucket) F(str, key)
 #define WIRE_REP_tags(F)     F(str, tags)
 #define WIRE_REQ_set_tags(F) F(str, bucket) F(str, key) F(str, tags)

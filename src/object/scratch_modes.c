@@ -1,14 +1,18 @@
 /*
  * Mode, owner and time of inodes as lines of an object's metadata (WIRE_MODES), for jobs that carry them to
  * and from origins: STAT and LIST give them, PUT takes them, SET_META changes them. Symbolic links are
- * objects there, whose bytes are their target.
+ * objects there, whose bytes are their target. And SET_TAGS: an object's tags, which are a line of it.
  *
- * The lines are never kept: what an inode is stands in the inode alone, so that chmod and export agree.
+ * The lines of WIRE_MODES are never kept: what an inode is stands in the inode alone, so that chmod and
+ * export agree.
  */
 #include "object/scratch_object_ops.h"
 #include "object/scratch_tree.h"
 
 #include "net/posix_meta.h"
+#include "origin/meta.h"
+
+#define TRIES 3 /* for an object that is replaced between the look and the change */
 
 void smodes_add(const struct scratch_inode *x, struct arena *a, struct wire_attr *attr)
 {
@@ -92,4 +96,36 @@ int op_scratch_set_meta(struct scratch_op *o, const struct wire_set_meta_req *re
     sobject_attr(o->node, o->call.bucket, &x, /* posix= */ false, a, &rep->attr);
     smodes_add(&x, a, &rep->attr);
     return 0;
+}
+
+/* ---- SET_TAGS ---- */
+
+/* Of the inode that is found: whoever replaces the object meanwhile has made another one, and it is as if he
+ * came later. */
+static int set_tags_once(struct scratch_op *o, const struct wire_set_tags_req *q, struct arena *a,
+                         struct err *e)
+{
+    const struct scratch_call call = {.bucket = o->call.bucket}; /* as of SET_META */
+    _cleanup_buf_ struct buf meta = BUF_INIT(SCRATCH_META_MAX);
+    struct scratch_inode x;
+    int r = sobject_find(o, q->key, a, &x, e);
+    if (r < 0)
+        return r;
+    if (meta_set(x.meta, META_TAGS, q->tags, &meta) < 0)
+        return err_set(e, -E2BIG, "the object has too much metadata");
+    struct scratch_set set = {.what = SCRATCH_SET_META, .meta = buf_view(&meta)};
+    return stree_set_attributes(o->node, &call, x.ino, &set, a, &x, e);
+}
+
+int op_scratch_set_tags(struct scratch_op *o, const struct wire_set_tags_req *req, struct arena *a,
+                        struct wire_set_tags_rep *rep, struct err *e)
+{
+    (void)rep;
+    int r = object_check_key(req->key, e);
+    if (r < 0)
+        return r;
+    r = -ENOENT;
+    for (int i = 0; r == -ENOENT && i < TRIES; i++)
+        r = set_tags_once(o, req, a, e);
+    return r < 0 ? r : scratch_sync(o->node->names, e);
 }

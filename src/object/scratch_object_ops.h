@@ -27,6 +27,7 @@ struct scratch_op {
     X(PUT_OPEN, put_open)                                                                                    \
     X(REMOVE, remove)                                                                                        \
     X(SET_META, set_meta)                                                                                    \
+    X(SET_TAGS, set_tags)                                                                                    \
     X(COPY, copy)                                                                                            \
     X(MKDIR, mkdir)                                                                                          \
     X(RMDIR, rmdir)                                                                                          \

@@ -121,6 +121,7 @@ static struct slice changed_bucket(uint32_t op, const void *req)
         return ((const struct wire_##name##_req *)req)->bucket;
         X(REMOVE, remove)
         X(SET_META, set_meta)
+        X(SET_TAGS, set_tags)
         X(COPY, copy)
         X(MKDIR, mkdir)
         X(RMDIR, rmdir)

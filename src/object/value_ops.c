@@ -39,6 +39,7 @@
     X(OPEN, open)                                                                                            \
     X(PUT_OPEN, put_open)                                                                                    \
     X(REMOVE, remove)                                                                                        \
+    X(SET_TAGS, set_tags)                                                                                    \
     X(COPY, copy)
 
 #define HANDLE_OPS(X)                                                                                        \
@@ -445,6 +446,13 @@ static int value_remove(struct object_session *ses, struct bucket *b, const stru
     if (r == 0)
         r = values_remove(ses->service->values, b->id, req->key, &c, sys->real_ns(), e);
     return r == -ENOENT && !(req->flags & WIRE_POSIX) ? 0 : r;
+}
+
+static int value_set_tags(struct object_session *ses, struct bucket *b, const struct wire_set_tags_req *req,
+                          struct arena *a, struct wire_set_tags_rep *rep, struct err *e)
+{
+    (void)ses, (void)req, (void)a, (void)rep;
+    return err_set(e, ERR_NOT_IMPLEMENTED, "bucket %s: tags come with the value", b->name);
 }
 
 static int value_copy(struct object_session *ses, struct bucket *b, const struct wire_copy_req *req,

@@ -171,12 +171,8 @@ enum s3_error copy_rewrite(struct s3_request *r, struct source *s, const struct 
     k.open.if_match = target->to->if_match;
     k.open.if_none_match = target->to->if_none_match;
     k.open.if_none_etag = target->to->if_none_etag;
-    if (target->parts && target->parts->n && s->attr.etag.n < sizeof k.etag) {
-        k.parts = target->parts->text;
-        (void)snprintf(k.etag, sizeof k.etag, SLICE_FMT, SLICE_ARG(s->attr.etag));
-    }
-    hashes = !k.etag[0] && put_hashes(r, s->attr.size_bytes);
-    if (hashes || k.etag[0])
+    hashes = put_hashes(r, s->attr.size_bytes);
+    if (hashes)
         k.open.flags |= WIRE_ETAG;
     if (twice)
         error = sum_first(r, s, target->sum, &k.open.meta);

@@ -1,14 +1,14 @@
 /*
  * Tags of objects: GetObjectTagging, PutObjectTagging, DeleteObjectTagging, and the headers of other
  * operations. Where the origin keeps tags they are there and nowhere else, and changing them changes nothing
- * of the object. Elsewhere they are kept in a line of the object's metadata that clients do not see:
+ * of the object. Elsewhere they are kept in a line of the object's metadata that clients do not see. In
+ * scratch buckets that line is changed by itself; in others, and of values in memory:
  *
  * 1. Changing them writes the object anew with the bytes of one version, and only over that version: whoever
- * wrote in between wins. So the object's time changes, and where its parts are not known (buckets with an
- * origin) the ETag and the checksum that were made of them.
+ * wrote in between wins, but for who wrote the same bytes, with the same ETag. So the object's time changes,
+ * and the ETag and the checksum that were made of its parts.
  */
 #include "origin/meta.h"
-#include "s3/part_list.h"
 #include "s3/s3_internal.h"
 #include "s3/source.h"
 #include "s3/tags.h"
@@ -16,7 +16,6 @@
 #include "origin/origin.h"
 
 #define DOCUMENT_MAX_BYTES (64 * KIB)
-#define PARTS_ARENA_BYTES  MIB
 
 enum s3_error tagging_of_request(struct s3_request *r, struct slice *ret_kept)
 {
@@ -77,18 +76,14 @@ enum s3_error s3_op_get_object_tagging(struct s3_request *r)
 static enum s3_error rewrite(struct s3_request *r, struct slice kept)
 {
     struct source s = {.r = r, .bucket = r->bucket, .key = r->key};
-    _cleanup_(arena_freep) struct arena *a = arena_new(PARTS_ARENA_BYTES);
-    struct part_list parts;
     struct wire_put_open_req to = {0};
     struct wire_attr attr;
-    struct copy_target target = {.to = &to, .parts = &parts};
+    struct copy_target target = {.to = &to};
     enum s3_error error = source_open(&s, 0, UINT64_MAX);
 
     if (!error && !slice_eq(meta_get(s.attr.meta, META_TAGS), kept)) {
-        error = attributes_parts(r, s.attr.etag, a, &parts);
-        if (!error)
-            error = put_own_line(r, s.attr.meta, META_TAGS, kept, &target.meta);
-        if (!error && parts.n == 0 && slice_find(meta_get(target.meta, META_CHECKSUM), '-') >= 0)
+        error = put_own_line(r, s.attr.meta, META_TAGS, kept, &target.meta);
+        if (!error && slice_find(meta_get(target.meta, META_CHECKSUM), '-') >= 0)
             error = put_own_line(r, target.meta, META_CHECKSUM, SLICE_LIT(""), &target.meta);
         to.if_match = s.attr.etag;
         target.type = s.attr.content_type;

@@ -317,7 +317,7 @@ struct copy_target {
     struct slice type, meta;
     const struct wire_put_open_req *to; /* the conditions of the write; nothing else of it is looked at */
     uint64_t ttl_ms;                    /* how long it is to be there, 0: as `meta` says */
-    enum checksum_kind sum; /* computed on the way and kept instead of the one in `meta` */
+    enum checksum_kind sum;             /* computed on the way and kept instead of the one in `meta` */
 };
 /* Writes the bytes of an opened source as the request's object. */
 enum s3_error copy_rewrite(struct s3_request *r, struct source *s, const struct copy_target *target,

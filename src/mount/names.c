@@ -46,6 +46,8 @@ struct target {
     struct buf key;
     bool has_entered; /* with `user`, perhaps for another one, too */
     struct pause_user user;
+    bool is_paused; /* with `pause`: it is about to lose its name */
+    struct pause pause;
 };
 
 static int target_find(struct mount *m, fuse_ino_t parent_id, const char *name, struct target *t)
@@ -64,25 +66,31 @@ static void target_enter(struct target *t, const struct target *other)
     t->has_entered = true;
 }
 
-/* What has the name now. */
-static int target_look(struct target *t)
+/* What has the name now. loses_it: it is to be removed or replaced, and until target_fini nobody begins to
+ * write it, who would not know that it has no name any more, and make that again; who does so already is
+ * found here. */
+static int target_look(struct target *t, bool loses_it)
 {
     struct mount *m = t->m;
     t->node = node_find(m->nodes, t->parent, t->name);
     int r = mount_key(m, t->parent, t->name, &t->key);
     if (r < 0 || !t->node || t->node->is_dir)
         return r;
+    if (loses_it)
+        pause_begin(m, &t->pause, t->node, &t->user);
+    t->is_paused = loses_it;
     r = staging_acquire(m, t->node, STAGING_JOIN, &t->staging, NULL);
     return r == -ENOENT ? 0 : r;
 }
 
-static int target_init(struct mount *m, fuse_ino_t parent_id, const char *name, struct target *t)
+static int target_init(struct mount *m, fuse_ino_t parent_id, const char *name, bool loses_it,
+                       struct target *t)
 {
     int r = target_find(m, parent_id, name, t);
     if (r < 0)
         return r;
     target_enter(t, /* other= */ NULL);
-    return target_look(t);
+    return target_look(t, loses_it);
 }
 
 static bool has_name(struct mount *m, const struct node *n, struct slice name)
@@ -155,6 +163,8 @@ static void target_fini(struct target *t)
         node_unref(t->m->nodes, t->spoilt.all[i].node);
     }
     free(t->spoilt.all);
+    if (t->is_paused)
+        pause_end(t->m, &t->pause);
     if (t->staging)
         staging_release(t->m, t->staging);
     if (t->has_entered)
@@ -196,7 +206,7 @@ void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct err e = {0};
     struct target t;
-    int r = target_init(mount_of(req), parent, name, &t);
+    int r = target_init(mount_of(req), parent, name, /* loses_it= */ true, &t);
     if (r == 0) {
         target_begin_unlink(&t);
         r = unlink_target(&t, &e);
@@ -238,7 +248,7 @@ void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t 
     struct target t;
     struct wire_mkdir_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES), meta = BUF_INIT(POSIX_META_MAX_BYTES);
-    int r = target_init(m, parent, name, &t);
+    int r = target_init(m, parent, name, /* loses_it= */ false, &t);
     if (r == 0)
         r = meta_of_new(req, t.parent, S_IFDIR | (mode & 07777), &meta);
     if (r == 0) {
@@ -346,7 +356,7 @@ void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, con
     struct node_attr a;
     _cleanup_(client_writer_freep) struct client_writer *w = NULL; /* it or b holds the ETag of a */
     _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = target_init(m, parent, name, &t);
+    int r = target_init(m, parent, name, /* loses_it= */ false, &t);
     if (r == 0 && !m->posix)
         r = -EPERM;
     if (r == 0 && strlen(target) >= PATH_MAX)
@@ -392,7 +402,7 @@ void mount_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct target t;
     struct wire_rmdir_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    int r = target_init(m, parent, name, &t);
+    int r = target_init(m, parent, name, /* loses_it= */ false, &t);
     if (r == 0 && holds_staged(&t))
         r = -ENOTEMPTY;
     if (r == 0) {
@@ -697,10 +707,10 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
         r = check_left(&from, &e);
     if (r == 0) {
         target_enter(&from, &to);
-        r = target_look(&from);
+        r = target_look(&from, /* loses_it= */ false);
     }
     if (r == 0)
-        r = target_look(&to);
+        r = target_look(&to, /* loses_it= */ true);
     if (r == 0) {
         target_begin_unlink(&to);
         r = rename_target(&from, &to, flags, &e);

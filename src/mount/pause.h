@@ -4,7 +4,8 @@
  * new one. Meanwhile, within a mount,
  *
  * - nobody begins to write a file that is being renamed, or one below a directory that is (staging.c): it
- *   would be published under a name that is about to go;
+ *   would be published under a name that is about to go. So it is, too, with a file that is being removed, or
+ *   replaced by what is renamed;
  * - nothing below a directory is made, removed, renamed or given other attributes, for the same reason: who
  *   wants to waits for the end of the rename, and the rename for those that began before it (pause_enter);
  * - that there is no such name is believed only when no rename of a directory above ran meanwhile
@@ -21,7 +22,7 @@
 struct mount;
 struct node;
 
-/* A node that is being renamed. In a list of all of the mount. */
+/* A node that is being renamed, or a file that is about to lose its name. In a list of all of the mount. */
 struct pause {
     struct pause *next;
     const struct node *node;

@@ -61,7 +61,7 @@ int mount_run_in_background(const struct mount_options *o, const char *log_path,
 /* What a mount tells whoever is about to unmount it. */
 struct mount_flush_report {
     uint32_t pid;            /* of the mount's process */
-    uint32_t n_failed;       /* files that could not be written, ever */
+    uint32_t n_failed;       /* files that could not be written so far */
     char text[ERR_TEXT_MAX]; /* about the last of them */
 };
 /* Who serves a mount after `forebay mount --upgrade`. */

@@ -372,6 +372,25 @@ static void mend(struct mount *m, struct node *n)
     notifier_drop_node(m->notifier, n); /* the kernel may know the other one by that name */
 }
 
+/* Each file once. */
+static void count_failure(struct mount *m, struct staging *s, int code, const struct err *e)
+{
+    const char *text = e->text[0] ? e->text : err_text(code);
+    log_error("mount", "a file that was closed could not be written: %s", text);
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    m->stagings.n_failed += !s->is_counted;
+    s->is_counted = true;
+    (void)snprintf(m->stagings.failed_text, sizeof(m->stagings.failed_text), "%s", text);
+}
+
+/* It was published after all, or there is nothing to be published any more. */
+static void uncount_failure(struct mount *m, struct staging *s)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    m->stagings.n_failed -= s->is_counted;
+    s->is_counted = false;
+}
+
 static int publish(struct mount *m, struct staging *s, bool is_close, struct err *e)
 {
     enter(m, s);
@@ -380,6 +399,8 @@ static int publish(struct mount *m, struct staging *s, bool is_close, struct err
         staging_spoil(m, s->node);
     else if (r == 0)
         mend(m, s->node);
+    if (r == 0)
+        uncount_failure(m, s);
     staging_keep(m, s);
     leave(m, s);
     return r;
@@ -420,15 +441,6 @@ int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta
     return r;
 }
 
-static void count_failure(struct mount *m, int code, const struct err *e)
-{
-    const char *text = e->text[0] ? e->text : err_text(code);
-    log_error("mount", "a file that was closed could not be written: %s", text);
-    LOCK_SCOPE(node_table_lock(m->nodes));
-    m->stagings.n_failed++;
-    (void)snprintf(m->stagings.failed_text, sizeof(m->stagings.failed_text), "%s", text);
-}
-
 /* The node says in its log what it keeps. */
 static void strand(struct mount *m, struct staging *s)
 {
@@ -445,7 +457,9 @@ static void publish_last(struct mount *m, struct staging *s)
     struct err e = {0};
     int r = staging_publish_alone(m, s, /* is_last= */ true, &e);
     if (r < 0)
-        count_failure(m, r, &e);
+        count_failure(m, s, r, &e);
+    else if (s->is_clean || staging_is_unlinked(m, s))
+        uncount_failure(m, s);
     strand(m, s);
     if (r < 0 || !s->is_clean)
         staging_spoil(m, s->node);
@@ -539,7 +553,7 @@ void staging_publish_all(struct mount *m)
         seen[n++] = s;
         int r = staging_publish(m, s, &e);
         if (r < 0)
-            count_failure(m, r, &e);
+            count_failure(m, s, r, &e);
     }
     for (size_t i = 0; i < n; i++)
         staging_release(m, seen[i]);

@@ -27,7 +27,7 @@ struct staging_list {
     bool has_thread, is_over;
     bool *slots; /* of the keeper: which are taken */
     size_t n_slots;
-    uint32_t n_failed; /* files whose last bytes could not be published */
+    uint32_t n_failed; /* files whose last bytes could not be published, nor were since */
     char failed_text[ERR_TEXT_MAX];
 };
 

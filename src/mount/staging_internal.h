@@ -57,6 +57,7 @@ struct staging {
     bool is_late;        /* one of its users is the thread of staging_late.c, */
     uint64_t late_round; /* which looked at it last then; 0: never */
     bool is_doubtful;    /* between staging_begin_unlink and staging_end_unlink */
+    bool is_counted;     /* in the list's n_failed */
 
     /* Owned by whoever set is_busy. */
     bool has_handle; /* the node has a staging file of it: */

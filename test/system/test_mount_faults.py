@@ -582,6 +582,26 @@ def test_umount_tells_of_lost_writes(origin, new_node, new_shaper, work):
         one.clean_up()
 
 
+def test_umount_tells_of_no_write_that_was_published_after_all(origin, new_node, new_shaper, mount):
+    """What the origin refused while umount found the file in use, however often, and took when the file was closed, is not told as lost.
+    [Seen to fail, with "3 files could not be written".]"""
+    node = new_node()
+    shaper = new_shaper()
+    bucket = node.new_bucket(origin, endpoint=shaper.endpoint)
+    one = mount(node, bucket)
+    with open(one.path / "f", "wb", buffering=0) as f:
+        f.write(b"written")
+        shaper.fault("status:403", match="PUT", count=1000)
+        for _ in range(3):
+            busy = node.cli("umount", one.path, check=False)
+            assert busy.returncode == 1 and "in use" in busy.stderr
+        shaper.reset()
+    assert origin.s3().get_object(Bucket=bucket, Key="f")["Body"].read() == b"written"
+    node.cli("umount", one.path)
+    assert one.process.wait(200) == 0
+    one.process = None
+
+
 def test_a_signal_unmounts(node, origin, work):
     """SIGTERM ends the mount cleanly, also while the node is busy."""
     bucket = node.new_bucket(origin)

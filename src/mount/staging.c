@@ -77,7 +77,6 @@ void staging_keep(struct mount *m, struct staging *s)
         return;
     c->is_published = atomic_load(&s->is_published);
     c->may_be_mapped = atomic_load(&s->may_be_mapped);
-    c->fault = atomic_load(&s->fault);
     c->is_clean = c->has_time = false;
     atomic_signal_fence(memory_order_seq_cst);
     c->time_ns = s->time_ns;
@@ -109,6 +108,7 @@ static void begin_keeping(struct mount *m, struct staging *s)
     s->kept->slot = slot;
     s->kept->node_id = s->node->id;
     s->kept->is_unlinked = atomic_load(&s->is_unlinked);
+    atomic_store(&s->kept->fault, atomic_load(&s->fault));
     staging_keep(m, s);
     atomic_signal_fence(memory_order_seq_cst);
     s->kept->magic = STAGING_KEPT_MAGIC;
@@ -592,6 +592,8 @@ int staging_truncate(struct staging *s, uint64_t size_bytes)
         atomic_load(&s->fault) < 0) { /* whatever is there next is written anew */
         atomic_store(&s->was_faulty, true);
         atomic_store(&s->fault, 0);
+        if (s->kept)
+            atomic_store(&s->kept->fault, 0);
     }
     staging_changed(s);
     return r;
@@ -839,7 +841,7 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
     s->may_be_published = c->may_be_published;
     atomic_store(&s->is_unlinked, c->is_unlinked);
     atomic_store(&s->may_be_mapped, c->may_be_mapped);
-    atomic_store(&s->fault, c->fault);
+    atomic_store(&s->fault, atomic_load(&c->fault));
     s->is_clean = c->is_clean;
     s->seen_stat.st_size = c->size;
     s->seen_stat.st_mtim = c->mtime;

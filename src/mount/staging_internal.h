@@ -14,7 +14,7 @@ struct staging_kept {
     bool may_be_published; /* the node was asked to, and the answer did not come */
     bool is_ending;        /* the file may be the published version already, and is written no more */
     bool is_moving;        /* between staging_hold and staging_end_move */
-    int32_t fault;         /* as in struct staging */
+    _Atomic int32_t fault; /* as in struct staging, and from the same moment on */
     bool is_clean;         /* what follows was published */
     int64_t size;
     struct timespec mtime;

@@ -123,12 +123,20 @@ static int send_copy(struct mount *m, struct staging *s, uint64_t size, struct e
     return r;
 }
 
+/* The kernel does not tell it again: from here on a process that takes over knows of it, too. */
+static void note_fault(struct staging *s, int r)
+{
+    atomic_store(&s->fault, r);
+    if (s->kept)
+        atomic_store(&s->kept->fault, r);
+}
+
 /* What the disk did not take, as the kernel has told us now or before. */
 static int look_for_fault(struct staging *s, bool waits, struct err *e)
 {
     int r = atomic_load(&s->fault) < 0 ? 0 : sys_take_fault(staging_fd(s), waits);
     if (r < 0)
-        atomic_store(&s->fault, r);
+        note_fault(s, r);
     r = atomic_load(&s->fault);
     return r < 0 ? err_errno(e, r, "what was written to the staging file") : 0;
 }
@@ -280,10 +288,8 @@ static int publish_once(struct mount *m, struct staging *s, bool is_last, struct
      * moves the time on. */
     look(s, &seen, &changes);
     int r = atomic_load(&s->may_be_mapped) ? sys->fdatasync(staging_fd(s)) : 0;
-    if (r < 0) {
-        int none = 0;
-        (void)atomic_compare_exchange_strong(&s->fault, &none, r);
-    }
+    if (r < 0 && atomic_load(&s->fault) == 0)
+        note_fault(s, r);
     s->seen_stat = seen;
     s->seen_changes = changes;
     uint64_t size = (uint64_t)s->seen_stat.st_size;

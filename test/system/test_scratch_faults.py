@@ -4,7 +4,9 @@ The disk is a file system of its own in an image: small, or on a device that has
 written back as a dying disk does.
 """
 
+import concurrent.futures
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -361,14 +363,17 @@ def places_of(image, body):
         at += n
 
 
-def lose_room_of(tmp_path, body, size):
-    """From now on the disk has no room any more for the blocks that have these bytes, until the path that is given is removed."""
+def lose_room_of(tmp_path, body, size, copies=1):
+    """From now on the disk has no room any more for the blocks that have these bytes, of so many files, until the path that is given is
+    removed."""
     image, filler = tmp_path / "below/image", tmp_path / "below/filler"
     with open(image, "r+b") as disk, open(filler, "wb", buffering=0) as rest:
         os.posix_fallocate(disk.fileno(), 0, size)
         run("sync", "-f", tmp_path / "disk")  # no other one: a mount whose node is away would be waited for
-        for at, n in places_of(disk.read(), body):
-            fallocate(disk.fileno(), PUNCH_HOLE | KEEP_SIZE, at, n)
+        for _ in range(copies):
+            disk.seek(0)
+            for at, n in places_of(disk.read(), body):
+                fallocate(disk.fileno(), PUNCH_HOLE | KEEP_SIZE, at, n)
         with contextlib.suppress(OSError):
             while True:
                 rest.write(bytes(4096))
@@ -499,7 +504,7 @@ def test_what_a_disk_lost_gets_to_no_origin(mirror, tmp_path, passthrough, then)
     before. So nothing of that file gets to the origin any more: the next fsync and the close fail as well, also when the node or
     the mount was killed meanwhile, and everybody finds what was published before. Written anew it is published. (Seen to fail
     where neither sync_staged, object/writer.c, nor the mount remembers; after the node's death where the mount does not,
-    look_for_fault in mount/staging_publish.c; after the mount's without fault in staging_keep, mount/staging.c.)"""
+    look_for_fault in mount/staging_publish.c; after the mount's without what note_fault keeps.)"""
     size = 128 * MIB
     node, m, origin, stack = mirror(size, room=size + 16 * MIB, passthrough=passthrough, timeout="30s")
     body = harness.random_bytes(8 * MIB, seed=4)
@@ -526,6 +531,66 @@ def test_what_a_disk_lost_gets_to_no_origin(mirror, tmp_path, passthrough, then)
     os.fsync(other)
     close_other()
     assert (origin / "f").read_bytes() == b"anew" == (m.path / "f").read_bytes()
+
+
+@pytest.mark.parametrize("passthrough", MODES)
+def test_what_is_written_anew_after_a_disk_failed_outlives_a_kill(mirror, tmp_path, passthrough):
+    """Also when nothing of it was published yet when the mount's process was killed. (Seen to fail where staging_truncate,
+    mount/staging.c, leaves what is kept of the fault.)"""
+    size = 128 * MIB
+    node, m, origin, stack = mirror(size, room=size + 16 * MIB, passthrough=passthrough, timeout="30s")
+    body = harness.random_bytes(8 * MIB, seed=4)
+    fd = os.open(m.path / "f", os.O_WRONLY | os.O_CREAT)
+    close = closing(stack, fd)
+    os.write(fd, body)
+    os.fsync(fd)
+    filler = lose_room_of(tmp_path, body, size)
+    os.pwrite(fd, bytes(4 * MIB), 2 * MIB)
+    with refused(errno.EIO, errno.ENOSPC):
+        os.fsync(fd)
+    filler.unlink()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, b"anew", 0)
+    mount_is_killed(node, m)
+    os.fsync(fd)
+    close()
+    assert (origin / "f").read_bytes() == b"anew" == (m.path / "f").read_bytes()
+
+
+def test_what_a_disk_lost_is_told_by_who_takes_over(mirror, tmp_path):
+    """The mount's process has heard of it from the kernel, which tells it once, and is killed before it has told anybody: here while a node
+    that does not answer is asked to drop its copy of the file. (Seen to fail, with an fsync that succeeds, where what note_fault,
+    mount/staging_publish.c, keeps is kept by staging_keep.)"""
+    size = 128 * MIB
+    node, m, origin, stack = mirror(size, room=size + 16 * MIB, timeout="60s")
+    body = harness.random_bytes(8 * MIB, seed=4)
+    fd = os.open(m.path / "f", os.O_WRONLY | os.O_CREAT)
+    close = closing(stack, fd)
+    os.write(fd, body)
+    os.fsync(fd)
+    node_is_killed(node, m)
+    os.pwrite(fd, b"!", len(body))
+    os.fsync(fd)  # by a copy: the file and that have the bytes now
+    filler = lose_room_of(tmp_path, body, size, copies=2)
+    os.pwrite(fd, bytes(4 * MIB), 2 * MIB)
+    disk = os.open(tmp_path / "disk", os.O_RDONLY)  # by no other program: its start would close the file, too, and be told
+    stack.callback(os.close, disk)
+    ctypes.CDLL(None).syncfs(disk)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        os.kill(node.pid, signal.SIGSTOP)
+        try:
+            told = pool.submit(os.fsync, fd)
+            time.sleep(2)  # it waits for the node
+            assert not told.done()
+            os.kill(m.serving(), signal.SIGKILL)
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
+        with refused(errno.EIO, errno.ENOSPC):
+            told.result(200)
+    filler.unlink()
+    with refused(errno.EIO, errno.ENOSPC):
+        close()
+    assert (origin / "f").read_bytes() == body + b"!" == (m.path / "f").read_bytes()
 
 
 def test_what_a_disk_lost_is_not_kept_for_later(mirror, tmp_path):

@@ -138,8 +138,8 @@ static void target_end_unlink(struct target *t, bool is_unlinked)
 }
 
 /* Whoever still writes to a file that had this name goes along when it is moved: its next close would make
- * the old name again. Those who write hold no other while they wait for one of these, nor does a rename of a
- * directory above: it leaves alone what has no name. */
+ * the old name again. Those who write hold no other while they wait for one of these, and a rename of a
+ * directory above is not at work at the same time (pause.h). */
 static void target_begin_follow(struct target *t)
 {
     target_find_spoilt(t);
@@ -456,7 +456,10 @@ static int move_object(struct target *from, struct target *to, unsigned flags, s
 /* Files that are being written below a directory that is renamed. */
 struct moving {
     struct mount *m;
-    struct staging **stagings;
+    struct moving_one {
+        struct staging *staging;
+        struct node *node; /* its own */
+    } * all;
     size_t n;
     int result;
     struct err err;
@@ -474,19 +477,29 @@ static void hold_one(void *arg, struct node *n)
     if (r < 0)
         return;
     staging_hold(x->m, s);
-    x->stagings = realloc(x->stagings, (x->n + 1) * sizeof(x->stagings[0]));
-    if (!x->stagings)
+    x->all = realloc(x->all, (x->n + 1) * sizeof(x->all[0]));
+    if (!x->all)
         abort();
-    x->stagings[x->n++] = s;
+    x->all[x->n++] = (struct moving_one){.staging = s, .node = n};
 }
 
-/* What was written so far has to be at the origin to be copied there. */
+/* What was written so far has to be at the origin to be copied there, but for what has no name. */
 static void publish_held(struct moving *x)
 {
     for (size_t i = 0; x->result == 0 && i < x->n; i++) {
-        int r = staging_publish_held(x->m, x->stagings[i], &x->err);
+        bool has_name = !staging_is_refused(x->m, x->all[i].node);
+        int r = has_name ? staging_publish_held(x->m, x->all[i].staging, &x->err) : 0;
         x->result = r == -ENOENT ? 0 : r;
     }
+}
+
+static void moving_end(struct moving *x, bool has_moved)
+{
+    for (size_t i = 0; i < x->n; i++) {
+        staging_end_move(x->m, x->all[i].staging, has_moved);
+        staging_release(x->m, x->all[i].staging);
+    }
+    free(x->all);
 }
 
 /* Of a rename that comes again: whether the process before this one had it carried out. What was written
@@ -542,11 +555,7 @@ static int rename_directory(struct target *from, struct target *to, unsigned fla
         node_renumber(m->nodes, from->node, on_renumbered, m);
         tell_readers(from, to, /* etag= */ SLICE_NULL);
     }
-    for (size_t i = 0; i < x.n; i++) {
-        staging_end_move(m, x.stagings[i], r == 0);
-        staging_release(m, x.stagings[i]);
-    }
-    free(x.stagings);
+    moving_end(&x, r == 0);
     return r;
 }
 

@@ -708,12 +708,12 @@ void staging_end_move(struct mount *m, struct staging *s, bool has_moved)
 
 static bool is_wanted_locked(const struct staging *s, const struct node *dir, enum staging_which which)
 {
+    const struct node *n = s->node;
     if (which == STAGING_SPOILT)
-        return s->node->parent == dir && !s->node->is_attached && !s->node->is_unlinked;
-    if (!s->node->is_attached)
-        return false;
-    return which == STAGING_BELOW ? node_is_within_locked(s->node, dir)
-                                  : s->node->parent == dir && staging_is_unpublished(s);
+        return n->parent == dir && !n->is_attached && !n->is_unlinked;
+    if (which == STAGING_BELOW)
+        return !n->is_unlinked && node_is_within_locked(n, dir);
+    return n->is_attached && n->parent == dir && staging_is_unpublished(s);
 }
 
 void staging_each(struct mount *m, struct node *dir, enum staging_which which,

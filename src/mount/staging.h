@@ -108,7 +108,7 @@ int staging_publish_held(struct mount *m, struct staging *s, struct err *e);
 void staging_end_move(struct mount *m, struct staging *s, bool has_moved);
 enum staging_which {
     STAGING_UNPUBLISHED, /* files in the directory that the origin does not have yet */
-    STAGING_BELOW,       /* all files being written, at any depth */
+    STAGING_BELOW,       /* all files being written, at any depth, and those that had names there likewise */
     STAGING_SPOILT,      /* that had names in the directory until a close could not publish them */
 };
 /* Calls `each` with the nodes of those, referenced, without locks. */

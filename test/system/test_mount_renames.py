@@ -314,3 +314,41 @@ def test_a_file_that_is_opened_to_be_written_while_its_name_goes(bucket, new_sha
         assert keys == {"new": b"replaced by"}
     else:
         assert keys in ({"f": b"replaced by"}, {"f": b"written" if how else b"writtend by"})
+
+
+@pytest.mark.parametrize("when", ["afterwards", "meanwhile"])
+def test_what_a_close_could_not_publish_goes_along_with_its_directory(bucket, new_shaper, new_mount, when):
+    """A descriptor that is left after a close that failed: what its fsync publishes after a rename of the directory, or while that is at
+    the origin, has the new name. (Seen to fail where STAGING_BELOW,
+    mount/staging.c, is of attached nodes alone.)"""
+    shaper = new_shaper(before=bucket.origin)
+    slow = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    for key in ("d/f", "d/other"):
+        bucket.truth.put_object(Bucket=slow, Key=key, Body=b"before")
+    path = new_mount(bucket.node, slow).path
+    shaper.fault("status:403", match="PUT", count=1000)
+    fd = os.open(path / "d/f", os.O_WRONLY)
+    held = os.dup(fd)
+    os.pwrite(held, b"refused", 0)
+    with pytest.raises(PermissionError):
+        os.close(fd)
+    shaper.reset()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        if when == "meanwhile":
+            shaper.fault("stall", match=f"DELETE /{slow}/d/f")
+        renamed = pool.submit(os.rename, path / "d", path / "e")
+        if when == "meanwhile":
+            harness.wait_until(lambda: shaper.stats()["faults_injected"], what="all is copied")
+        else:
+            renamed.result(200)
+        os.pwrite(held, b" and more", 7)
+        published = pool.submit(os.fsync, held)
+        concurrent.futures.wait([published], timeout=2)
+        shaper.release()
+        renamed.result(200)
+        published.result(200)
+    os.close(held)
+    left = {x["Key"]: bucket.truth.get_object(Bucket=slow, Key=x["Key"])["Body"].read() for x in bucket.truth.list_objects_v2(Bucket=slow)["Contents"]}
+    assert left == {"e/f": b"refused and more", "e/other": b"before"}
+    assert sorted(os.listdir(path)) == ["e"]
+    assert (path / "e/f").read_bytes() == b"refused and more"

@@ -34,8 +34,8 @@ struct staging {
     _Atomic int fault; /* of the disk, which did not take what was written: nothing is published any more,
                           until the file is cut to 0 bytes */
     _Atomic bool was_faulty; /* until then; the node, which knows of it, still has to give another file */
-    bool is_of_before;       /* begun by a process before this one, whose publication may still run */
-    bool may_be_published;   /* by that one; both are set once, before others can know of it */
+    bool is_of_before;       /* begun by a process before this one, whose publication may still run; set
+                                once, before others can know of it */
 
     /* Covered by the node table's lock. */
     struct staging *next;
@@ -62,10 +62,11 @@ struct staging {
     /* Owned by whoever set is_busy. */
     bool has_handle; /* the node has a staging file of it: */
     uint64_t handle, epoch;
-    int target_fd;     /* that file when it is another than `fd`, else -1 */
-    bool is_committed; /* the handle has been committed at least once */
-    bool is_clean;     /* seen_* was published */
-    bool has_failed;   /* seen_* could not be published, and somebody was told */
+    int target_fd;         /* that file when it is another than `fd`, else -1 */
+    bool is_committed;     /* the handle has been committed at least once */
+    bool may_be_published; /* asked for, and not refused: the origin may have it, whoever was told what */
+    bool is_clean;         /* seen_* was published */
+    bool has_failed;       /* seen_* could not be published, and somebody was told */
     struct stat seen_stat;
     uint64_t seen_changes;
     char failed_text[ERR_TEXT_MAX]; /* has_failed: why */

@@ -295,9 +295,14 @@ static int publish_once(struct mount *m, struct staging *s, bool is_last, struct
     uint64_t size = (uint64_t)s->seen_stat.st_size;
     if (s->is_of_before) /* lest what that one asked the node for comes after this, or removes it */
         before_wait();
-    if (s->kept) /* until staging_keep, when this process is killed */
+    bool may_before = s->may_be_published;
+    s->may_be_published = true; /* the origin may have it whatever the answer is, or that it does not come, */
+    if (s->kept)                /* also to a process that is killed meanwhile */
         s->kept->may_be_published = true;
-    return send_bytes(m, s, size, is_last, e);
+    r = send_bytes(m, s, size, is_last, e);
+    if (r == ERR_ORIGIN_DENIED)
+        s->may_be_published = may_before;
+    return r;
 }
 
 /* Whether somebody changed the file meanwhile so that what was to be sent was not there any more: it was cut,

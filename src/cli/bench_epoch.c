@@ -147,10 +147,10 @@ static void make_thread(void *arg, unsigned i)
     x->target.ops->disconnect(c);
 }
 
-static int make_files(struct epoch *x, struct err *e)
+/* Which of them the listing has, with their size. */
+static void mark_made(struct epoch *x)
 {
-    x->there = calloc(x->make_n, 1);
-    assert(x->there);
+    memset(x->there, 0, x->make_n);
     for (size_t i = 0; i < x->files.n; i++) {
         struct slice s = slice_str(x->files.names[i]);
         ssize_t slash = slice_rfind(s, '/');
@@ -162,6 +162,26 @@ static int make_files(struct epoch *x, struct err *e)
         made_name(k, name);
         x->there[k] |= slice_eq_str(s, name);
     }
+}
+
+/* What was made and is not listed would not be read, and nobody would know. */
+static int expect_made(struct epoch *x, struct err *e)
+{
+    char name[NAME_BYTES];
+    mark_made(x);
+    for (uint64_t k = 0; k < x->make_n; k++) {
+        made_name(k, name);
+        if (!x->there[k])
+            return err_set(e, ERR_CORRUPT, "%s: was made and is not listed with its size", name);
+    }
+    return 0;
+}
+
+static int make_files(struct epoch *x, struct err *e)
+{
+    x->there = calloc(x->make_n, 1);
+    assert(x->there);
+    mark_made(x);
     x->progress = progress_new("made", x->make_n, x->make_n * x->make_size, x->o->quiet || x->o->json);
     int r = bench_threads((unsigned)x->o->workers, NULL, make_thread, x);
     progress_drop(TAKE_PTR(x->progress));
@@ -171,7 +191,8 @@ static int make_files(struct epoch *x, struct err *e)
     if (r < 0)
         return r;
     bench_files_fini(&x->files);
-    return find_files(x, e);
+    r = find_files(x, e);
+    return r < 0 ? r : expect_made(x, e);
 }
 
 /* ---- telling ---- */

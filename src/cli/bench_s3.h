@@ -10,6 +10,6 @@ struct bench_s3_page {
     struct buf *next; /* the continuation token; empty after the last page */
 };
 
-/* Calls `entry` for each object of a ListBucketResult. -EBADMSG with a text when it is none; `entry`'s own
- * code when that ended it. */
+/* Calls `entry` for each object of a ListBucketResult. -EBADMSG with a text when it is none, or
+ * when more keys follow and nothing says how to ask for them; `entry`'s own code when that ended it. */
 int bench_s3_page_parse(struct bench_s3_page *page, struct slice xml, struct err *e);

@@ -81,5 +81,8 @@ int bench_s3_page_parse(struct bench_s3_page *page, struct slice xml, struct err
         return p.result;
     if (p.result < 0 || status != XML_STATUS_OK || !p.listing)
         return err_set(e, -EBADMSG, "LIST: the answer is not a listing");
+    if (p.truncated && page->next->n == 0)
+        return err_set(e, -EBADMSG,
+                       "LIST: the answer says that there are more keys, and not how to ask for them");
     return 0;
 }

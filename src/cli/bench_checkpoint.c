@@ -9,8 +9,8 @@
  * Invariants:
  *  1. The bytes are in memory before the clock starts, as those of a model are.
  *  2. Each checkpoint is read back and compared, byte by byte: what another client cannot read was not
- * written. Tensors of a shard share their bytes, headers are all different: a tensor in another one's place
- * is found by its header.
+ * written. Tensors of a shard share their memory, but each begins at another place of it, which only each
+ * 1024th tensor shares: one in another one's place is found by its bytes, and by its header.
  *
  * Failure modes: a call that fails is told with its name (write, fsync, close, rename), exit status 1. The
  * directory of the run is removed at the end, also then, and when the run is interrupted.
@@ -32,6 +32,8 @@
 #define POLL_NS      1000000 /* looking for a checkpoint at the second client */
 #define READ_BYTES   (4 * MIB)
 #define SHARDS_MAX   256
+#define PLACES       1024 /* where the bytes of a tensor begin in the pattern of its shard */
+#define PLACE_BYTES  64
 
 /* X(NAME, name): what is timed, in the order in which it happens */
 #define CHECKPOINT_STEPS(X)                                                                                  \
@@ -68,7 +70,7 @@ struct checkpoint_options {
     }
 
 static const struct option rows[] = {
-    ROW("size", OPTION_SIZE, size, "1GiB", 1, 0, "SIZE", "bytes of a checkpoint"),
+    ROW("size", OPTION_SIZE, size, "1GiB", 1, 1024 * TIB, "SIZE", "bytes of a checkpoint"),
     ROW("tensor", OPTION_SIZE, tensor, "64MiB", 1, 4 * GIB, "SIZE", "bytes of a tensor, each one write"),
     ROW("shards", OPTION_UINT, shards, "1", 1, SHARDS_MAX, "N", "files, each written by a thread of its own"),
     ROW("repeat", OPTION_UINT, repeat, "3", 1, 10000, "N", "checkpoints"),
@@ -141,6 +143,12 @@ static uint64_t tensor_bytes(const struct checkpoint *c, uint64_t i)
     return MIN(c->o->tensor, c->shard_bytes - i * c->o->tensor);
 }
 
+/* Where tensor i begins in what its shard has in memory. */
+static uint64_t tensor_from(uint64_t i)
+{
+    return i % PLACES * PLACE_BYTES;
+}
+
 static void took(struct checkpoint *c, enum checkpoint_step step, uint64_t ns)
 {
     LOCK_SCOPE(&c->lock);
@@ -161,7 +169,8 @@ static int write_records(struct checkpoint *c, unsigned shard, int fd)
         uint64_t bytes = tensor_bytes(c, i);
         pattern_fill(headers, i * HEADER_BYTES, header, HEADER_BYTES);
         r = sys_pwrite_all(fd, header, HEADER_BYTES, at);
-        r = r < 0 ? r : sys_pwrite_all(fd, c->tensors[shard], (size_t)bytes, at + HEADER_BYTES);
+        r = r < 0 ? r
+                  : sys_pwrite_all(fd, c->tensors[shard] + tensor_from(i), (size_t)bytes, at + HEADER_BYTES);
         at += HEADER_BYTES + bytes;
         progress_add(c->progress, 0, bytes);
     }
@@ -267,7 +276,7 @@ static int read_back(struct checkpoint *c, unsigned shard, struct err *e)
     for (uint64_t i = 0; i < n && r == 0 && !bench_failure_is(&c->failure); i++) {
         r = compare_piece(fd, headers, i * HEADER_BYTES, at, HEADER_BYTES, block, path, e);
         at += HEADER_BYTES;
-        r = r < 0 ? r : compare_piece(fd, tensor, 0, at, tensor_bytes(c, i), block, path, e);
+        r = r < 0 ? r : compare_piece(fd, tensor, tensor_from(i), at, tensor_bytes(c, i), block, path, e);
         at += tensor_bytes(c, i);
     }
     return r < 0 ? r : compare_piece(fd, headers, n * HEADER_BYTES, at, n * HEADER_BYTES, block, path, e);
@@ -288,7 +297,7 @@ static void fill_thread(void *arg, unsigned shard)
 {
     struct checkpoint *c = arg;
     pattern_fill(pattern_for(c, shard, "tensor"), 0, c->tensors[shard],
-                 (size_t)MIN(c->o->tensor, c->shard_bytes));
+                 (size_t)(MIN(c->o->tensor, c->shard_bytes) + PLACES * PLACE_BYTES));
 }
 
 static int in_threads(struct checkpoint *c, void (*fn)(void *arg, unsigned shard), struct err *e)
@@ -340,7 +349,7 @@ static int prepare(struct checkpoint *c, const char *dir, struct err *e)
     c->shard_bytes = (c->o->size + c->o->shards - 1) / c->o->shards;
     c->tensors = calloc(c->o->shards, sizeof(c->tensors[0]));
     assert(c->tensors);
-    uint64_t bytes = MIN(c->o->tensor, c->shard_bytes);
+    uint64_t bytes = MIN(c->o->tensor, c->shard_bytes) + PLACES * PLACE_BYTES;
     for (uint64_t i = 0; i < c->o->shards; i++)
         if (posix_memalign((void **)&c->tensors[i], 4096, bytes) != 0)
             return err_set(e, -ENOMEM, "--tensor: no memory for %" PRIu64 " shards of %" PRIu64 " bytes",

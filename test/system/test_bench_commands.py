@@ -619,6 +619,17 @@ def test_checkpoint_finds_a_byte_that_the_second_client_sees_flipped(tmp_path, a
     assert os.listdir(tmp_path / "a") == []
 
 
+def test_checkpoint_finds_tensors_in_each_others_places(tmp_path):
+    """Also where their headers stay. (Seen to fail where all tensors of a shard had the same bytes.)"""
+    def change(data):
+        first, second = slice(64, 64 + MIB), slice(128 + MIB, 128 + 2 * MIB)
+        data[first], data[second] = data[second], data[first]
+
+    with relay(tmp_path / "a", tmp_path / "b", change):
+        done = bench("checkpoint", tmp_path / "a", "--size", "2MiB", "--tensor", "1MiB", "--repeat", "1", "--second", tmp_path / "b")
+    fails(done, 1, "checkpoint-00001-000.pt", "byte 64 is not what was written")
+
+
 def test_checkpoint_that_nobody_else_sees(tmp_path):
     """A second client without the file: told after the time that was given."""
     (tmp_path / "b").mkdir()
@@ -910,6 +921,7 @@ def test_a_directory_that_is_not_there(arguments):
     fails(bench(*arguments), 1, "/nowhere")
 
 
+    (["checkpoint", ".", "--size", str(2 ** 64 - 1), "--shards", "2"], "--size 18446744073709551615"),
 def test_a_server_that_is_not_there_or_refuses(origin):
     """One line with what the server, or the system, said."""
     port = harness.free_port()

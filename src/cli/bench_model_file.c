@@ -28,7 +28,21 @@ static int bad(struct err *e, const char *path, const char *what)
 static int compare_places(const void *a, const void *b)
 {
     const struct model_tensor *x = a, *y = b;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end; /* those without bytes before the one that begins there */
+}
+
+/* As the format has it: rates are of all bytes behind the header, and each of them is a tensor's, of one. */
+static int expect_all(const struct model_file *f, uint64_t data_bytes, const char *path, struct err *e)
+{
+    uint64_t end = 0;
+    for (size_t i = 0; i < f->n; i++) {
+        if (f->tensors[i].begin != end)
+            return bad(e, path, "its tensors leave a hole or overlap");
+        end = f->tensors[i].end;
+    }
+    return end == data_bytes ? 0 : bad(e, path, "the last of its bytes are in no tensor");
 }
 
 static int read_tensors(json_t *header, const char *path, struct model_file *f, struct err *e)
@@ -56,7 +70,7 @@ static int read_tensors(json_t *header, const char *path, struct model_file *f, 
         f->tensors[f->n++] = (struct model_tensor){(uint64_t)begin, (uint64_t)end};
     }
     qsort(f->tensors, f->n, sizeof(f->tensors[0]), compare_places);
-    return f->n ? 0 : bad(e, path, "no tensors");
+    return f->n ? expect_all(f, data_bytes, path, e) : bad(e, path, "no tensors");
 }
 
 static int read_header(int fd, const char *path, struct model_file *f, struct err *e)

@@ -752,14 +752,30 @@ def test_model_that_is_interrupted(tmp_path, number):
     assert os.listdir(tmp_path) == [path.name]
 
 
+def tensors(form, places, n):
+    """A file of tensors at these places of n bytes."""
+    header = b"{" + form % tuple(b'{"dtype":"U8","shape":[%d],"data_offsets":[%d,%d]}' % (b - a, a, b) for a, b in places) + b"}"
+    return len(header).to_bytes(8, "little") + header + b"x" * n
+
+
 @pytest.mark.parametrize("raw, words", [(b"", "too short"), (b"\xff" * 100, "impossible length"), (b"\x04" + bytes(7) + b"what", "not JSON"),
                                         (b"\x02" + bytes(7) + b"{}", "no tensors"),
-                                        ((58).to_bytes(8, "little") + b'{"a":{"dtype":"U8","shape":[9],"data_offsets":[0,99999]}}  ', "outside")])
+                                        ((58).to_bytes(8, "little") + b'{"a":{"dtype":"U8","shape":[9],"data_offsets":[0,99999]}}  ', "outside"),
+                                        (tensors(b'"a":%s', [(0, 4)], 9), "last of its bytes are in no tensor"), (tensors(b'"a":%s', [(2, 9)], 9), "hole or overlap"),
+                                        (tensors(b'"a":%s,"b":%s', [(0, 4), (5, 9)], 9), "hole or overlap"),
+                                        (tensors(b'"a":%s,"b":%s', [(0, 5), (4, 9)], 9), "hole or overlap")])
 def test_model_refuses_what_is_none(tmp_path, raw, words):
     """Bytes from outside are errors: one line, status 1."""
     path = tmp_path / "m.safetensors"
     path.write_bytes(raw)
     fails(bench("model", path), 1, "not a safetensors file", words)
+
+
+def test_model_of_empty_tensors(tmp_path):
+    """They lie where others begin, in whatever order they are named."""
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(tensors(b'"a":%s,"b":%s,"c":%s', [(0, 9), (0, 0), (9, 9)], 9))
+    assert benched("model", path)["tensors"] == 3
 
 
 def test_model_of_others_must_stay_the_same(tmp_path):
@@ -905,6 +921,7 @@ def test_every_measurement_has_help(command):
     (["epoch", ".", "--make", "many"], "--make many"),
     (["epoch", ".", "--order", "random"], "--order random"),
     (["checkpoint"], "expects DIR"),
+    (["checkpoint", ".", "--size", str(2 ** 64 - 1), "--shards", "2"], "--size 18446744073709551615"),
     (["model", "x", "--ways", "mmap,guess"], "--ways mmap,guess"),
     (["meta", ".", "--files", "x"], "--files x"),
     (["speed"], "speed: no such measurement"),
@@ -921,7 +938,6 @@ def test_a_directory_that_is_not_there(arguments):
     fails(bench(*arguments), 1, "/nowhere")
 
 
-    (["checkpoint", ".", "--size", str(2 ** 64 - 1), "--shards", "2"], "--size 18446744073709551615"),
 def test_a_server_that_is_not_there_or_refuses(origin):
     """One line with what the server, or the system, said."""
     port = harness.free_port()

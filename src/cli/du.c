@@ -81,6 +81,12 @@ static void add(json_t *row, const char *name, uint64_t n)
     (void)json_object_set_new(row, name, json_integer((json_int_t)(command_number(row, name) + n)));
 }
 
+static json_t *row_new(void)
+{
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "objects", 0, "bytes", 0, "cached_bytes", 0,
+                     "dirty_bytes", 0, "pinned_bytes", 0, "fetched_bytes", 0);
+}
+
 /* The row of a key: as many directories below the prefix as --depth says. */
 static json_t *row_of(struct du *d, struct slice bucket, struct slice prefix, struct slice key)
 {
@@ -98,8 +104,7 @@ static json_t *row_of(struct du *d, struct slice bucket, struct slice prefix, st
     json_t *row = json_object_getn(d->rows, name.p, name.n);
     if (row)
         return row;
-    row = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "objects", 0, "bytes", 0, "cached_bytes", 0,
-                    "dirty_bytes", 0, "pinned_bytes", 0, "fetched_bytes", 0);
+    row = row_new();
     if (json_object_setn_new(d->rows, name.p, name.n, row) < 0) { /* a name that is no UTF-8 */
         _cleanup_buf_ struct buf escaped = BUF_INIT(4 * NAME_MAX_BYTES);
         if (text_uri_encode(&escaped, buf_view(&name), /* keep_slash= */ true) < 0)
@@ -107,7 +112,7 @@ static json_t *row_of(struct du *d, struct slice bucket, struct slice prefix, st
         row = json_object_get(d->rows, escaped.p);
         if (row)
             return row;
-        row = json_object();
+        row = row_new();
         if (json_object_set_new(d->rows, escaped.p, row) < 0)
             return NULL;
     }

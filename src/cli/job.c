@@ -63,6 +63,12 @@ static int await_job(struct client *c, uint64_t id, uint32_t timeout_ms, json_t 
     return r < 0 ? r : parse_job(rep.json, ret, e);
 }
 
+/* Of the objects of a --list nobody may know before how many bytes they are. */
+static bool has_total_bytes(const json_t *o)
+{
+    return json_is_true(json_object_get(o, "counted")) && json_is_integer(json_object_get(o, "total_bytes"));
+}
+
 static void print_counts(FILE *to, const json_t *o)
 {
     char done[TEXT_SIZE_MAX], total[TEXT_SIZE_MAX];
@@ -70,7 +76,7 @@ static void print_counts(FILE *to, const json_t *o)
     if (json_is_true(json_object_get(o, "counted")))
         (void)fprintf(to, "/%" PRIu64, command_number(o, "total_objects"));
     (void)fprintf(to, " objects, %s", text_size(command_number(o, "done_bytes"), done));
-    if (json_is_true(json_object_get(o, "counted")))
+    if (has_total_bytes(o))
         (void)fprintf(to, " of %s", text_size(command_number(o, "total_bytes"), total));
     if (command_number(o, "skipped_objects") > 0)
         (void)fprintf(to, ", %" PRIu64 " %s", command_number(o, "skipped_objects"),
@@ -133,7 +139,7 @@ static void draw(struct waiting *w, const json_t *o)
     w->asked = true;
     double per_s = rate_of(bytes, w->first_bytes, s);
     double left_s = time_left(bytes, command_number(o, "total_bytes"), per_s);
-    if (bytes == 0) /* where no bytes move, as for attributes */
+    if (bytes == 0 || !has_total_bytes(o)) /* as for attributes, where none move, and of a --list */
         left_s =
             time_left(objects, command_number(o, "total_objects"), rate_of(objects, w->first_objects, s));
     if (!w->terminal && now_ns - w->line_ns < LINE_NS)

@@ -187,16 +187,19 @@ static json_t *record_json(const struct job_record *r)
     text_iso8601(r->created_ns, created);
     if (r->ended_ns > 0)
         text_iso8601(r->ended_ns, ended);
+    /* Objects that are named are not asked about before. */
+    bool has_bytes = !r->spec.listed || r->total_bytes > 0;
     return json_pack(
-        "{s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}",
+        "{s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}",
         "id", (json_int_t)r->id, "kind", r->kind, "state", job_state_name((enum job_state)r->state), "source",
         text_utf8(&source, slice_str(r->source)), "target", text_utf8(&target, slice_str(r->target)),
         "created", created, "ended", ended, "final", (int)job_state_is_final((enum job_state)r->state),
         "counted", (int)(r->phase != JOB_COUNT || r->state == JOB_DONE), "dry_run", (int)r->spec.dry_run,
-        "total_objects", (json_int_t)r->total_objects, "total_bytes", (json_int_t)r->total_bytes,
-        "done_objects", (json_int_t)r->done_objects, "done_bytes", (json_int_t)r->done_bytes,
-        "skipped_objects", (json_int_t)r->skipped_objects, "removed_objects", (json_int_t)r->removed_objects,
-        "failed_objects", (json_int_t)r->failed_objects, "modes_lost", (json_int_t)r->modes_lost, "reason",
+        "total_objects", (json_int_t)r->total_objects, "total_bytes",
+        has_bytes ? json_integer((json_int_t)r->total_bytes) : json_null(), "done_objects",
+        (json_int_t)r->done_objects, "done_bytes", (json_int_t)r->done_bytes, "skipped_objects",
+        (json_int_t)r->skipped_objects, "removed_objects", (json_int_t)r->removed_objects, "failed_objects",
+        (json_int_t)r->failed_objects, "modes_lost", (json_int_t)r->modes_lost, "reason",
         text_utf8(&reason, slice_str(r->reason)));
 }
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import time
 import urllib.parse
 
@@ -205,6 +206,9 @@ def test_listed_objects_only(bucket, node, tmp_path):
     assert (done.returncode, job["done_objects"], job["failed_objects"]) == (3, 2, 1)
     assert json.loads(node.cli("job", "errors", job["id"], "--json").stdout)[0]["key"] == "d/missing"
     assert checked(node, bucket.name)["cached_objects"] == 2
+    assert job["total_objects"] == 3 and job["total_bytes"] is None  # nobody asked about them before
+    for verb in (["show", job["id"]], ["ls"]):
+        assert re.search(r": 2/3 objects, [\d.]+ KiB, 1 failed$", node.cli("job", *verb).stdout, re.M)
     node.cli("evict", "--list", "-", "--wait", bucket.name, stdin="d/0003.bin\n")
     assert checked(node, bucket.name)["cached_objects"] == 1
     before = json.loads(node.cli("job", "ls", "--json").stdout)

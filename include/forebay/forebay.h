@@ -107,8 +107,9 @@ FOREBAY_API void forebay_close(struct forebay_file *file);
 
 struct forebay_put_options {
     const char *content_type; /* NULL: none */
-    const char *if_match;     /* replace only this ETag: else the number named "PRECONDITION" */
-    int if_none_match;        /* nonzero: only when there is no such object */
+    const char *if_match; /* replace only this ETag: else the number named "PRECONDITION"; NULL: whatever is
+                             there; -EINVAL when empty, as the ETag of a store that tells none */
+    int if_none_match;    /* nonzero: only when there is no such object */
 };
 
 /* Writes a whole object from memory. When this returns 0 the store behind the bucket has it. After a failure

@@ -13,6 +13,8 @@ static int begin(struct forebay *f, const char *bucket, const char *key, uint64_
         .key = slice_str(key),
         .size_bytes = size_bytes,
     };
+    if (options && options->if_match && !options->if_match[0]) /* it would be no condition at all */
+        return err_set(e, -EINVAL, "if_match: is empty");
     if (options) {
         o.content_type = slice_str(options->content_type);
         o.if_match = slice_str(options->if_match);

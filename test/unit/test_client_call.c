@@ -783,6 +783,8 @@ static void test_public_put_from(void **state)
     good.at = 0;
     assert_int_equal(forebay_put_from(node, "b", "k", 9, give, &good, NULL, NULL), -EINVAL);
     assert_int_equal(forebay_put_from(node, "b", "k", UINT64_MAX, give_up, NULL, NULL, NULL), -EIO);
+    const struct forebay_put_options none = {.if_match = ""}; /* the ETag of a store that tells none */
+    assert_int_equal(forebay_put(node, "b", "k", "abc", 3, &none, NULL), -EINVAL);
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_COMMIT]), 1);
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_PUT_ABORT]), 3);
     forebay_disconnect(node);

@@ -117,6 +117,15 @@ int forebay_open(struct forebay *f, const char *bucket, const char *key, struct 
     return 0;
 }
 
+/* Whatever the node calls it when a version is not there any more, as mounts do (mount/errors.c). */
+static ssize_t end_read(ssize_t got)
+{
+    if (got >= 0)
+        return got;
+    bool is_gone = got == -ENOENT || got == ERR_PRECONDITION || got == ERR_VERSION_CHANGED;
+    return forebay_err_end(is_gone ? -ESTALE : (int)got);
+}
+
 ssize_t forebay_read(struct forebay_file *file, void *p, size_t n)
 {
     struct err *e = forebay_err_begin();
@@ -124,14 +133,14 @@ ssize_t forebay_read(struct forebay_file *file, void *p, size_t n)
     ssize_t got = client_file_pread(file->file, p, n, file->position, e);
     if (got > 0)
         file->position += (uint64_t)got;
-    return got < 0 ? forebay_err_end((int)got) : got;
+    return end_read(got);
 }
 
 ssize_t forebay_pread(struct forebay_file *file, void *p, size_t n, uint64_t offset)
 {
     struct err *e = forebay_err_begin();
     ssize_t got = client_file_pread(file->file, p, n, offset, e);
-    return got < 0 ? forebay_err_end((int)got) : got;
+    return end_read(got);
 }
 
 int forebay_fstat(struct forebay_file *file, struct forebay_stat *ret)

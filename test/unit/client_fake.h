@@ -51,6 +51,7 @@ struct fake {
     atomic_int seen[OPS_MAX];
     atomic_int cut[OPS_MAX]; /* so many requests of this kind lose their connection; the next hangs no more */
     atomic_int hang_ms[OPS_MAX], refused[OPS_MAX];    /* refused: so many are answered ERR_CLOSED */
+    atomic_int fails[OPS_MAX];                        /* with this code, while it is not 0 */
     _Atomic uint64_t id[OPS_MAX], id_before[OPS_MAX]; /* of the last requests of this kind */
     atomic_int n_closed;                              /* handles */
     atomic_bool is_earlier;                           /* it does not know CLOSE_MANY */
@@ -415,6 +416,10 @@ static inline void *serve(void *arg)
         if (is_one_of(&f->cut[h.op])) {
             atomic_store(&f->hang_ms[h.op], 0);
             break;
+        }
+        if (atomic_load(&f->fails[h.op]) < 0) {
+            answer(c, &h, atomic_load(&f->fails[h.op]), NULL, -1);
+            continue;
         }
         if (is_one_of(&f->refused[h.op])) {
             answer(c, &h, ERR_CLOSED, NULL, -1);

@@ -767,6 +767,36 @@ static void test_public_interface(void **state)
     assert_non_null(strstr(forebay_error(), "/nonexistent/socket"));
 }
 
+/* Whatever the node says of a version that is not there any more, for a program it is -ESTALE, as forebay.h
+ * has it, with the node's words; of an object that is not opened yet it is what the node says. */
+static void test_public_read_of_a_version_that_is_gone(void **state)
+{
+    static const int codes[] = {-ESTALE, -ENOENT, ERR_PRECONDITION, ERR_VERSION_CHANGED};
+    struct fake *f = *state;
+    struct forebay_options o = {
+        .socket_path = f->path, .timeout_ms = PATIENCE_MS, .kept_files = FOREBAY_KEPT_NONE};
+    struct forebay *node;
+    struct forebay_file *file;
+    char p[10];
+    assert_int_equal(forebay_connect(&o, &node), 0);
+    assert_int_equal(forebay_open(node, "b", "k", &file), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(codes); i++) {
+        atomic_store(&f->fails[WIRE_OP_FETCH], codes[i]);
+        assert_int_equal(forebay_pread(file, p, sizeof(p), 5), -ESTALE);
+        assert_string_equal(forebay_error(), "b/k: as told");
+        assert_int_equal(forebay_read(file, p, sizeof(p)), -ESTALE);
+    }
+    atomic_store(&f->fails[WIRE_OP_FETCH], -EIO);
+    assert_int_equal(forebay_read(file, p, sizeof(p)), -EIO);
+    atomic_store(&f->fails[WIRE_OP_FETCH], 0);
+    assert_int_equal(forebay_read(file, p, sizeof(p)), sizeof(p));
+    assert_int_equal(p[9], content(9));
+    forebay_close(file);
+    atomic_store(&f->fails[WIRE_OP_OPEN], -ENOENT);
+    assert_int_equal(forebay_open(node, "b", "k", &file), -ENOENT);
+    forebay_disconnect(node);
+}
+
 /* A source gives its bytes piece by piece; what it fails with is what the caller gets, and nothing is
  * committed. */
 static void test_public_put_from(void **state)
@@ -890,6 +920,7 @@ int main(void)
         NODE_TEST(test_bytes_are_not_sent_twice),
         NODE_TEST(test_lister),
         NODE_TEST(test_public_interface),
+        NODE_TEST(test_public_read_of_a_version_that_is_gone),
         NODE_TEST(test_public_put_from),
         NODE_TEST(test_public_put_whose_answer_is_lost),
         NODE_TEST(test_public_listing),

@@ -212,14 +212,16 @@ def newest(results):
 
 
 def run_text(results, measure):
-    """When a line was measured; and of which processor, and that it is of older sources, where that is not as in the newest run."""
+    """When a line was measured; and of which processor, and that it is of older sources, where that is not as in the newest run; and that it could not be
+    measured again."""
     if measure not in results:
         return ""
     result, last = results[measure], newest(results)
     parts = [result["date"].split()[0]]
     if result["machine"].get("cpu") != last["machine"].get("cpu"):
         parts.append(result["machine"].get("cpu", "another processor"))
-    return ", ".join(parts + (["older sources"] if result.get("sources") != last.get("sources") else []))
+    parts += ["older sources"] if result.get("sources") != last.get("sources") else []
+    return ", ".join(parts + (["**failed when tried again**"] if "failed" in result else []))
 
 
 def machine_text(machine):

@@ -224,6 +224,12 @@ def row_line(row):
     return f"| {row['title']} | {row['goal']} | {result} | {goals.row_verdict(row)} | {detail} | {stolen} |"
 
 
+def failed_lines(result):
+    """Above a table that is older than the last try."""
+    found = result.get("failed")
+    return [f"**The last try, of {found['date']} at commit {found['commit']}, failed: {found['why']}.** What follows is the result of before.", ""] if found else []
+
+
 def section(name, result, directory=None):
     m = result["machine"]
     lines = [f"## {TITLES.get(name, name)}", "",
@@ -233,6 +239,7 @@ def section(name, result, directory=None):
              + (f", took {result['seconds']} s" if "seconds" in result else "")
              + (". **Quick run: fewer pairs than a goal asks for.**" if result["quick"] else "."), "",
              result["about"], "",
+             *failed_lines(result),
              "| what | goal | result | | how much | steal |", "| --- | --- | --- | --- | --- | --- |"]
     lines += [row_line(row) for row in result["rows"]]
     if where_the_time_goes(name, result["rows"]):

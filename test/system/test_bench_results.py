@@ -500,6 +500,44 @@ def test_a_quick_run_that_is_not_warns(lab_module, monkeypatch, tmp_path, capsys
     assert len(warnings) == int(warned) and all("this quick run took 5.0 minutes" in line for line in warnings)
 
 
+def test_a_result_that_could_not_be_had_again_says_so(lab_module, monkeypatch, tmp_path):
+    """A measurement that fails leaves its result of before, on whose page and in whose lines of the table that stands, with the reason, until it is made
+    again; one that never was made leaves none. (Seen to fail without note_failure: the figures of before stood there as if nothing had happened.)"""
+    import goals
+    import versus
+    run = bench_run()
+    monkeypatch.setenv("FOREBAY_BIN", str(harness.forebay_bin()))
+    monkeypatch.setattr(lab_module, "QUICK_FREE_BYTES", 0)
+    failure = []
+
+    def small(_lab):
+        """Some."""
+        if failure:
+            raise failure[0]
+        return [lab_module.pair_row("files, of the disk's", 0.4, [(1.0, 1.0)] * 9, 0, "files/s")]
+
+    monkeypatch.setattr(versus, "MEASURES", {"small": small, "peers_small": small})
+    (tmp_path / "into").mkdir()
+    given = type("Given", (), {"dir": str(tmp_path), "quick": True, "all": False, "only": None})
+
+    def again(failed):
+        assert run.measure(given, ["small"], tmp_path / "into") == failed
+        [line] = [line for line in goals.table(tmp_path / "into").splitlines() if "1.00 (1.00 to 1.00)" in line]
+        return line, (tmp_path / "into/RESULTS.md").read_text()
+
+    line, page = again([])
+    assert "failed" not in line and "last try" not in page
+    for error, why in ((RuntimeError("mount: gave other bytes than disk\nand more"), "mount: gave other bytes than disk"), (AssertionError(), "AssertionError")):
+        failure[:] = [error]
+        line, page = again(["small"])
+        assert line.endswith(", **failed when tried again** |") and "| met |" in line
+        assert f", failed: {why}.** What follows is the result of before." in page
+    assert run.measure(given, ["peers_small"], tmp_path / "into") == ["peers_small"] and not (tmp_path / "into/peers_small.json").exists()
+    failure.clear()
+    line, page = again([])
+    assert "failed" not in line and "last try" not in page
+
+
 def test_figures_with_a_spread_are_compared_too(lab_module):
     """Not only ratios: what is told as a rate or a time with its minimum and maximum."""
     import report

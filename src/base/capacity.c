@@ -160,15 +160,51 @@ static void write_rate(const struct capacity_plan *p, double hop, struct capacit
 
 /* ---- rebuild and loss ---- */
 
-/* Seconds until `lost` bytes, spread over all that is left, are whole again; every survivor helps. */
-static double rebuild(const struct capacity_plan *p, double lost, double disks_left, double nodes_left,
+/* What lost bytes are read from, and what they go to. */
+struct rebuilding {
+    double lost_bytes, from_disks, to_disks, to_nodes;
+    bool into_new; /* nothing that is left can take them */
+};
+
+/* Of a disk: all disks that are left take a part, where there is one for each stripe without a piece of it.
+ * Else those beside it in its node, or, if there are none, a new one in its place. */
+static struct rebuilding of_disk(const struct capacity_plan *p, bool on_nodes)
+{
+    double disks = all_disks(p);
+    uint64_t pieces = p->redundancy.data + p->redundancy.extra;
+    struct rebuilding r = {.lost_bytes = (double)p->raw_bytes / disks,
+                           .from_disks = disks - 1,
+                           .to_disks = disks - 1,
+                           .to_nodes = (double)p->nodes};
+    if (pieces < (on_nodes ? p->nodes : p->nodes * p->disks))
+        return r;
+    r.into_new = !on_nodes || p->disks == 1;
+    r.to_disks = r.into_new ? 1 : (double)(p->disks - 1);
+    r.to_nodes = 1;
+    return r;
+}
+
+/* Of a node, where pieces lie on different ones: the others, or a new one. */
+static struct rebuilding of_node(const struct capacity_plan *p)
+{
+    double disks = (double)p->disks, left = (double)(p->nodes - 1);
+    bool into_new = p->redundancy.data + p->redundancy.extra == p->nodes;
+    return (struct rebuilding){.lost_bytes = (double)p->raw_bytes / all_disks(p) * disks,
+                               .from_disks = left * disks,
+                               .to_disks = into_new ? disks : left * disks,
+                               .to_nodes = into_new ? 1 : left,
+                               .into_new = into_new};
+}
+
+/* Seconds until they are whole again; every survivor helps. */
+static double rebuild(const struct capacity_plan *p, const struct rebuilding *b,
                       enum capacity_limit *ret_limit)
 {
-    double read = lost * (double)(p->redundancy.coded ? p->redundancy.data : 1);
-    double from_disks = read / (disks_left * p->disk_read_bytes_per_s * p->rebuild_share);
-    double to_disks = lost / (disks_left * p->disk_write_bytes_per_s * p->rebuild_share);
+    double read = b->lost_bytes * (double)(p->redundancy.coded ? p->redundancy.data : 1);
+    double from_disks = read / (b->from_disks * p->disk_read_bytes_per_s * p->rebuild_share);
+    double to_disks = b->lost_bytes / (b->to_disks * p->disk_write_bytes_per_s * p->rebuild_share);
     double network =
-        p->nodes > 1 ? read / (nodes_left * p->node_bytes_per_s * p->efficiency * p->rebuild_share) : 0;
+        p->nodes > 1 ? read / (b->to_nodes * p->node_bytes_per_s * p->efficiency * p->rebuild_share) : 0;
     double disks = MAX(from_disks, to_disks);
     *ret_limit = network > disks ? CAPACITY_NETWORK : CAPACITY_DISKS;
     return MAX(network, disks);
@@ -221,12 +257,14 @@ int capacity_compute(const struct capacity_plan *p, struct capacity_result *ret,
     write_rate(p, hops(p), &out.write_any);
     out.pieces_on_nodes = pieces <= p->nodes;
     if (p->redundancy.extra > 0) {
-        enum capacity_limit of_node;
-        double disk_bytes = (double)p->raw_bytes / all_disks(p), left = all_disks(p) - 1;
-        out.rebuild_disk_s = rebuild(p, disk_bytes, left, (double)p->nodes, &out.rebuild_limit);
-        if (out.pieces_on_nodes)
-            out.rebuild_node_s = rebuild(p, disk_bytes * (double)p->disks, all_disks(p) - (double)p->disks,
-                                         (double)(p->nodes - 1), &of_node);
+        enum capacity_limit limit_of_node;
+        struct rebuilding disk = of_disk(p, out.pieces_on_nodes), node = of_node(p);
+        out.rebuild_disk_s = rebuild(p, &disk, &out.rebuild_limit);
+        out.disk_into_new = disk.into_new;
+        if (out.pieces_on_nodes) {
+            out.rebuild_node_s = rebuild(p, &node, &limit_of_node);
+            out.node_into_new = node.into_new;
+        }
     }
     out.mttdl_s = loss(p, p->grace_s + out.rebuild_disk_s, out.pieces_on_nodes);
     out.mttdl_s = MIN(out.mttdl_s, CAPACITY_MOST_S);

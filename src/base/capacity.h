@@ -55,6 +55,7 @@ struct capacity_result {
     struct capacity_rate read_any,
         write_any;                         /* S3 through any node: most bytes cross the network once more */
     double rebuild_disk_s, rebuild_node_s; /* 0: nothing to rebuild from */
+    bool disk_into_new, node_into_new;     /* every other place has a piece of its stripes already */
     enum capacity_limit rebuild_limit;
     bool
         pieces_on_nodes; /* pieces of a stripe lie on different nodes; else on different disks of few nodes */

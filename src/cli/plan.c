@@ -118,6 +118,8 @@ static void print_json(const struct capacity_plan *p, const struct capacity_resu
                  c->read.bytes_per_s / (double)p->clients / (double)p->readers);
     (void)printf(", \"rebuild_disk_s\": %.0f, \"rebuild_node_s\": %.0f, \"rebuild_bottleneck\": \"%s\"",
                  c->rebuild_disk_s, c->rebuild_node_s, capacity_limit_name(c->rebuild_limit));
+    (void)printf(", \"rebuild_disk_into_new\": %s, \"rebuild_node_into_new\": %s",
+                 c->disk_into_new ? "true" : "false", c->node_into_new ? "true" : "false");
     (void)printf(", \"pieces_on_different\": \"%s\", \"mean_time_to_data_loss_s\": %.0f}\n",
                  c->pieces_on_nodes ? "nodes" : "disks", c->mttdl_s);
 }
@@ -153,11 +155,13 @@ static void print_rebuild(const struct capacity_result *c)
                      "rebuild");
         return;
     }
-    (void)printf("%-28s %14s   bound by %s\n", "rebuild of a full disk",
-                 text_duration(whole(c->rebuild_disk_s * 1000), text), capacity_limit_text(c->rebuild_limit));
+    (void)printf("%-28s %14s   bound by %s%s\n", "rebuild of a full disk",
+                 text_duration(whole(c->rebuild_disk_s * 1000), text), capacity_limit_text(c->rebuild_limit),
+                 c->disk_into_new ? ", once a new one is there: all others have pieces of the same" : "");
     if (c->rebuild_node_s > 0)
-        (void)printf("%-28s %14s\n", "rebuild of a full node",
-                     text_duration(whole(c->rebuild_node_s * 1000), text));
+        (void)printf(
+            "%-28s %14s%s\n", "rebuild of a full node", text_duration(whole(c->rebuild_node_s * 1000), text),
+            c->node_into_new ? "   once a new one is there: all others have pieces of the same" : "");
 }
 
 static void print_table(const struct plan_options *o, const struct capacity_plan *p,

@@ -191,6 +191,20 @@ static void walk_failed(struct tree *t, int code, const char *path)
     tree_failed(t, &e);
 }
 
+/* What cannot be sent is not left out in silence. */
+static void refused(struct tree *t, const char *path, const char *why)
+{
+    struct err e = {0};
+    (void)err_set(&e, -EINVAL, "%s: %s", path, why);
+    tree_failed(t, &e);
+}
+
+static bool is_link(const char *path)
+{
+    char c;
+    return readlink(path, &c, 1) >= 0;
+}
+
 /* A directory that is being walked; a link that leads back to one has no end. */
 struct level {
     const struct level *up;
@@ -240,9 +254,11 @@ static void walk(struct tree *t, const char *below, const struct level *up, int 
             continue;
         }
         r = sys->stat(full.p, &st);
-        if (r == -ENOENT) /* gone meanwhile, or a link to nowhere */
+        if (r == -ENOENT && !is_link(full.p)) /* gone meanwhile */
             continue;
-        if (r < 0)
+        if (r == -ENOENT) /* as those to a drive that is not mounted */
+            refused(t, full.p, "is a link to what is not there");
+        else if (r < 0)
             walk_failed(t, r, full.p);
         else if (S_ISDIR(st.st_mode) && is_inside(&here, &st))
             walk_failed(t, -ELOOP, full.p);
@@ -250,6 +266,8 @@ static void walk(struct tree *t, const char *below, const struct level *up, int 
             walk(t, name.p, &here, depth + 1);
         else if (S_ISREG(st.st_mode))
             tree_push(t, buf_take(&name));
+        else
+            refused(t, full.p, "is no file and no directory");
     }
     if (code < 0) /* the rest of the directory is not known */
         walk_failed(t, code, path.p);

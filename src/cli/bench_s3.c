@@ -363,17 +363,22 @@ static int s3_remove(struct bench_conn *c, const char *key, struct err *e)
 
 static int s3_list(struct bench_conn *c, const char *prefix, bench_entry_fn entry, void *arg, struct err *e)
 {
-    _cleanup_buf_ struct buf whole = BUF_INIT(4 * KIB), next = BUF_INIT(4 * KIB);
+    _cleanup_buf_ struct buf whole = BUF_INIT(4 * KIB), next = BUF_INIT(4 * KIB), asked = BUF_INIT(4 * KIB);
     int r = buf_printf(&whole, "%s%s", c->t->prefix, prefix);
     struct bench_s3_page page = {.skip = strlen(c->t->prefix), .entry = entry, .arg = arg, .next = &next};
     do {
-        struct sigv4_pair query[3] = {{SLICE_LIT("continuation-token"), buf_view(&next)},
+        buf_clear(&asked);
+        r = r < 0 ? r : buf_slice(&asked, buf_view(&next));
+        struct sigv4_pair query[3] = {{SLICE_LIT("continuation-token"), buf_view(&asked)},
                                       {SLICE_LIT("list-type"), SLICE_LIT("2")},
                                       {SLICE_LIT("prefix"), buf_view(&whole)}};
-        struct call call = {.method = "GET", .query = next.n ? query : query + 1, .n_query = next.n ? 3 : 2};
+        struct call call = {
+            .method = "GET", .query = asked.n ? query : query + 1, .n_query = asked.n ? 3 : 2};
         c->sink = NULL;
         r = r < 0 ? r : perform(c, &call, e);
         r = r < 0 ? r : bench_s3_page_parse(&page, buf_view(&c->body), e);
+        if (r == 0 && next.n > 0 && slice_eq(buf_view(&next), buf_view(&asked)))
+            r = err_set(e, -EBADMSG, "LIST: the listing does not go on");
     } while (r == 0 && next.n > 0);
     return r;
 }

@@ -321,12 +321,14 @@ def test_epoch_ends_where_made_files_are_not_listed():
 
 
 def test_a_listing_that_breaks_off_is_none():
-    """Of a server that says that there are more keys and not where, as one that knows no list-type=2, the first page is not all.
-    (Seen to fail without that check in bench_s3_page_parse.)"""
+    """Of a server that says that there are more keys and not where, as one that knows no list-type=2, the first page is not all; one that begins
+    again and again is not walked for ever. (Seen to fail without the checks in bench_s3_page_parse and s3_list.)"""
     with served.Server(Listing) as server:
         server.requests = [("/b/a", bytes(100))]
         server.listing = lambda: contents(["a"], b"<IsTruncated>true</IsTruncated>")
         fails(bench("epoch", "s3://b", "--epochs", "1", env={"AWS_ENDPOINT_URL": server.endpoint}), 1, "LIST", "more keys")
+        server.listing = lambda: contents(["a"], b"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>")
+        fails(bench("epoch", "s3://b", "--epochs", "1", env={"AWS_ENDPOINT_URL": server.endpoint}, timeout=100), 1, "LIST", "does not go on")
 
 
 # ---- ends ----

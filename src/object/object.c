@@ -138,7 +138,6 @@ int object_service_open(const struct object_config *config, struct object_servic
     s->usage = usage_new(config->control);
     s->scrub = scrub_start(s, config->scrub_bytes_per_s);
     s->hasher = hasher_start(/* processors= */ 0);
-    s->steward = steward_start(s);
     r = back_open(s, &s->back, e); /* protects what it needs before the sweep of snode_open */
     if (r == 0)
         r = stranded_open(s, e);
@@ -150,6 +149,8 @@ int object_service_open(const struct object_config *config, struct object_servic
         object_service_close(s);
         return r;
     }
+    s->steward =
+        steward_start(s); /* not sooner: he looks after what was opened here, however long that took */
     back_start(s->back);
     scrub_begin(s->scrub);
     shaped_look(s);

@@ -12,10 +12,11 @@
 
 #define SLOTS        (2 * USAGE_ROWS_MAX) /* a power of two */
 #define PREFIX_MAX   512
-#define SAVED_MAX    (4 * MIB)
 #define RECORD_HEAD  "forebay usage 1\n"
 #define RECORD_KEY   SLICE_LIT("n/usage")
 #define LINE_NUMBERS 5
+#define LINE_MAX     (21 * LINE_NUMBERS + 3 * PREFIX_MAX + 1) /* every byte of a prefix may be three in it */
+#define SAVED_MAX    (sizeof(RECORD_HEAD) + USAGE_ROWS_MAX * LINE_MAX)
 #define OWN_ROOM     64 /* rows left for whole buckets */
 
 struct usage {
@@ -233,5 +234,8 @@ int usage_save(struct usage *u, struct err *e)
         return r < 0 ? err_set(e, r, "counters of reads by prefix are too many") : 0;
     _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(u->kv);
     kv_txn_put(t, RECORD_KEY, buf_view(&b));
-    return kv_txn_commit(t, KV_VISIBLE, e);
+    r = kv_txn_commit(t, KV_VISIBLE, e);
+    LOCK_SCOPE(&u->lock);
+    u->changed = u->changed || r < 0; /* the next time, then */
+    return r;
 }

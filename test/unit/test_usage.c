@@ -2,6 +2,7 @@
 #include "object/usage.h"
 
 #include "base/sys.h"
+#include "faulty_kv.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,6 +91,48 @@ static void test_many_prefixes(void **state)
     usage_free(u);
 }
 
+/* As many rows as there may be, of prefixes as long as they may be and without a letter of ASCII, are kept.
+ * (With a record of 4 MiB at most they were not.) */
+static void test_long_prefixes_are_kept(void **state)
+{
+    (void)state;
+    _cleanup_(kv_closep) struct kv *kv = NULL;
+    char key[512];
+    assert_int_equal(kv_open_memory(&kv), 0);
+    struct usage *u = usage_new(kv);
+    memset(key, 0xc3, sizeof(key));
+    key[sizeof(key) - 1] = '/';
+    for (unsigned i = 0; i < USAGE_ROWS_MAX; i++) {
+        key[0] = (char)(0x80 + i % 64);
+        key[1] = (char)(0x80 + i / 64);
+        usage_read(u, 1, slice_of(key, sizeof(key)), 1);
+    }
+    struct err e = {0};
+    if (usage_save(u, &e) < 0)
+        fail_msg("%s", e.text);
+    usage_free(u);
+    u = usage_new(kv);
+    assert_int_equal(look(u, 1, "").read, USAGE_ROWS_MAX);
+    usage_free(u);
+}
+
+/* What could not be written down is written down the next time, though nothing was read since. */
+static void test_a_failed_save_is_made_up_for(void **state)
+{
+    (void)state;
+    struct faulty broken = {.kv.engine = &faulty_engine, .fail_at = 1};
+    assert_int_equal(kv_open_memory(&broken.inner), 0);
+    struct usage *u = usage_new(&broken.kv);
+    usage_read(u, 1, SLICE_LIT("a/x"), 7);
+    assert_int_equal(usage_save(u, NULL), -EIO);
+    assert_int_equal(usage_save(u, NULL), 0);
+    usage_free(u);
+    u = usage_new(&broken.kv);
+    assert_int_equal(look(u, 1, "a/").of.read_bytes, 7);
+    usage_free(u);
+    kv_close(broken.inner);
+}
+
 /* A record that is damaged is forgotten, not fatal; one line too few digits is damage. */
 static void test_damaged_record(void **state)
 {
@@ -112,8 +155,8 @@ static void test_damaged_record(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts_by_prefix),
-        cmocka_unit_test(test_many_prefixes),
+        cmocka_unit_test(test_counts_by_prefix),       cmocka_unit_test(test_many_prefixes),
+        cmocka_unit_test(test_long_prefixes_are_kept), cmocka_unit_test(test_a_failed_save_is_made_up_for),
         cmocka_unit_test(test_damaged_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,10 +29,43 @@ struct steward {
     bool has_swept;
 };
 
+/* ---- counters of reads ---- */
+
+struct ids {
+    uint64_t v[USAGE_ROWS_MAX];
+    size_t n;
+};
+
+static void note_id(void *arg, const struct usage_row *r)
+{
+    struct ids *ids = arg;
+    size_t i = 0;
+    while (i < ids->n && ids->v[i] != r->bucket_id)
+        i++;
+    if (i == ids->n && ids->n < USAGE_ROWS_MAX)
+        ids->v[ids->n++] = r->bucket_id;
+}
+
+/* Rows of buckets that are gone: what was under way of one when it was removed, and what a kill left of a
+ * job's own. Nobody sees them, and there are only so many rows for all. */
+static void forget_gone(struct object_service *s)
+{
+    struct ids *ids = calloc(1, sizeof(*ids));
+    assert(ids);
+    usage_each(s->usage, note_id, ids);
+    for (size_t i = 0; i < ids->n; i++) {
+        _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, ids->v[i]);
+        if (!b)
+            usage_forget(s->usage, ids->v[i]);
+    }
+    free(ids);
+}
+
 static void save(struct steward *w)
 {
     struct err e = {0};
     w->saved_ns = sys->mono_ns();
+    forget_gone(w->service);
     if (usage_save(w->service->usage, &e) < 0)
         log_warn("object", "%s", e.text);
 }

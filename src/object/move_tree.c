@@ -9,7 +9,7 @@
  *
  * Invariants:
  *  1. Nothing is removed before everything was copied. When a copy fails, the copies made are removed again
- * and the source is as it was.
+ * and the source is as it was; a copy whose original others have taken away meanwhile stays.
  *  2. Objects and directories that others put below the source meanwhile are neither copied nor removed; one
  * that they put in the place of what was copied is copied again before it is removed.
  *  3. Of what is gone on with, a directory that is younger than its copy is one that others made, and stays,
@@ -258,11 +258,17 @@ static int remove_source(struct move *m, struct item *i, struct arena *a, struct
     return r == -ENOENT ? 0 : r;
 }
 
-/* What somebody else wrote over it stays, as far as can be told. */
+/* What somebody else wrote over it stays, as far as can be told; and what is the only one by now, as another
+ * node that renames the same directory has removed the original. */
 static int remove_copy(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
-    int r = i->is_copied ? remove_key(m, key_in(m->to, i, a), slice_str(i->copy_etag), e) : 0;
-    return r == ERR_PRECONDITION ? 0 : r;
+    struct origin_attr original;
+    if (!i->is_copied)
+        return 0;
+    int r = upstream_head(m->upstream, key_in(m->from, i, a), SLICE_NULL, a, &original, e);
+    if (r == 0)
+        r = remove_key(m, key_in(m->to, i, a), slice_str(i->copy_etag), e);
+    return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
 }
 
 /* Of a rename that was copied before: whether the original is what was copied then. One that somebody has

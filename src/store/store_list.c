@@ -1,8 +1,9 @@
 /*
  * What is cached, in the order of keys (contract in store.h).
  *
- * Each disk has an index of its own: the first `max` entries of each are gathered and sorted, and what is
- * beyond `max` is left for the next call.
+ * Each disk has an index of its own: the first `max` entries of each are gathered, one disk after the other,
+ * and what is beyond `max` is left for the next call. Keys are on the heap until it is known which are given:
+ * the caller's arena is for those of one page, however many disks there are.
  */
 #include "base/hash.h"
 #include "base/sys.h"
@@ -20,8 +21,8 @@ static void refresh(struct store *s, struct store_listed *l)
     extent_unref(x);
 }
 
-static int list_disk(struct disk *d, struct slice from, struct slice to, size_t max, struct arena *a,
-                     struct store_listed *out, size_t *n)
+static int list_disk(struct disk *d, struct slice from, struct slice to, size_t max, struct store_listed *out,
+                     size_t *n)
 {
     _cleanup_(kv_iter_freep) struct kv_iter *it = kv_iter_new(d->kv, from, to);
     struct slice k, v;
@@ -31,7 +32,7 @@ static int list_disk(struct disk *d, struct slice from, struct slice to, size_t 
         if (format_entry_decode(v, &r) < 0 || doom_contains(d, r.id))
             continue;
         out[*n] = (struct store_listed){
-            .key = arena_dup(a, slice_from(k, 1)),
+            .key = {slice_dup(slice_from(k, 1)), k.n - 1},
             .size_bytes = r.size_bytes,
             .present_bytes = record_present_bytes(&r),
             .last_read_ms = r.last_read_ms,
@@ -45,6 +46,15 @@ static int list_disk(struct disk *d, struct slice from, struct slice to, size_t 
 static int by_key(const void *x, const void *y)
 {
     return slice_cmp(((const struct store_listed *)x)->key, ((const struct store_listed *)y)->key);
+}
+
+/* Sorts them and gives up what is beyond `max`; how many are left. */
+static size_t cut(struct store_listed *all, size_t n, size_t max)
+{
+    qsort(all, n, sizeof(*all), by_key);
+    for (; n > max; n--)
+        free((char *)(uintptr_t)all[n - 1].key.p);
+    return n;
 }
 
 int64_t store_list(struct store *s, struct slice prefix, struct slice after, size_t max, struct arena *a,
@@ -63,23 +73,22 @@ int64_t store_list(struct store *s, struct slice prefix, struct slice after, siz
                 : 0;
     else if (r == 0)
         r = buf_slice(&from, format_key_view(&k));
-    _cleanup_free_ struct store_listed *all = calloc(s->n_disks * max, sizeof(*all));
+    _cleanup_free_ struct store_listed *all = calloc(2 * max, sizeof(*all));
     assert(all);
     size_t n = 0;
     for (size_t i = 0; i < s->n_disks && r == 0; i++) {
         if (!s->read_only) /* what was made a moment ago must be in the index to be seen */
             writer_drain(&s->disks[i]);
-        r = list_disk(&s->disks[i], buf_view(&from), buf_view(&to), max, a, all, &n);
+        r = list_disk(&s->disks[i], buf_view(&from), buf_view(&to), max, all, &n);
+        n = cut(all, n, max);
     }
-    if (r < 0)
-        return r;
-    qsort(all, n, sizeof(*all), by_key);
-    n = MIN(n, max);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && r == 0; i++) {
         ret[i] = all[i];
+        ret[i].key = arena_dup(a, all[i].key);
         refresh(s, &ret[i]);
     }
-    return (int64_t)n;
+    (void)cut(all, n, /* max= */ 0);
+    return r < 0 ? r : (int64_t)n;
 }
 
 bool store_would_evict(struct store *s, const struct store_listed *l, struct slice newcomer)

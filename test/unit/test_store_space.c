@@ -608,6 +608,36 @@ static void test_disks_of_one_file_system_keep_the_reserve(void **state)
     }
 }
 
+/* A page of what is cached takes the memory of one page, however many disks it is gathered from, and has what
+ * comes next on any of them. (Seen to fail with the keys of all disks in the arena, which are too many for it
+ * where there are many disks: the process ended.) */
+static void test_a_page_of_several_disks_is_one_page(void **state)
+{
+    enum { PAGE = 50, N = 3 * PAGE + 7, KEY = 2000 };
+    (void)state;
+    struct fixture f;
+    struct store_listed page[PAGE];
+    char key[KEY + 1], after[KEY + 1] = "";
+    fixture_init(&f, FIXTURE_DISKS_MAX, 64 * MIB);
+    fixture_open(&f);
+    for (int i = 0; i < N; i++) {
+        (void)snprintf(key, sizeof(key), "k/%0*d", KEY - 2, i);
+        put(f.s, key, (uint64_t)i, 1);
+    }
+    int64_t n = PAGE;
+    for (int seen = 0; seen < N; seen += (int)n) {
+        _cleanup_(arena_freep) struct arena *a = arena_new(PAGE * (KEY + 16) + 8 * KIB);
+        assert_int_equal(n, PAGE);
+        n = store_list(f.s, SLICE_LIT("k/"), slice_str(after), PAGE, a, page);
+        assert_int_equal(n, MIN(PAGE, N - seen));
+        for (int i = 0; i < n; i++) {
+            (void)snprintf(after, sizeof(after), "k/%0*d", KEY - 2, seen + i);
+            assert_true(slice_eq_str(page[i].key, after) && page[i].present_bytes == 1);
+        }
+    }
+    fixture_fini(&f);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -629,6 +659,7 @@ int main(void)
         OWN(test_a_shared_file_system_counts_once),
         TEST(test_limits_on_a_shared_file_system),
         OWN(test_disks_of_one_file_system_keep_the_reserve),
+        OWN(test_a_page_of_several_disks_is_one_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

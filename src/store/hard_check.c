@@ -204,7 +204,8 @@ static int check_entry(struct disk *d, const struct hard_check *h, const struct 
     if (p->damaged[i]) {
         id_text(p->id[i], hex);
         (void)snprintf(problem, problem_size, "disk %s: hard extent %s: its record is damaged", d->path, hex);
-        report->bad_records++;
+        report->hard_extents++; /* what it cannot be checked by is gone; the file is as it was */
+        report->hard_bad++;
         return 0;
     }
     *o = (struct one){

@@ -262,10 +262,11 @@ struct store_check_report {
     uint64_t missing_files; /* entry without its file: entry dropped */
     uint64_t orphan_files;  /* file without entry: removed */
     uint64_t orphan_bytes;
-    uint64_t bad_records;                           /* index records that do not decode: dropped */
+    uint64_t bad_records;                           /* entries' records that do not decode: dropped */
     uint64_t hard_extents, hard_blocks, hard_bytes; /* sealed hard extents (hard.h) */
-    uint64_t
-        hard_bad; /* of those, with a block whose crc is wrong, another size, or no file: never dropped */
+    /* Of those, with a block whose crc is wrong, another size, no file, or a record that does not decode:
+     * never dropped. */
+    uint64_t hard_bad;
     uint64_t set_aside_files, set_aside_bytes; /* scratch files whose names were lost (hard_sweep) */
     uint64_t cut_indexes;                      /* indexes of disks that lost their last commits (kv_is_cut) */
     /* Read-only: entries that were being removed or replaced when the node was killed. Nothing is wrong with

@@ -708,7 +708,9 @@ static void test_counts_survive(void **state)
     assert_int_equal(disk_status(f->s, 0).hard_extents, 9);
 }
 
-/* A damaged hard record costs the checksums, not the bytes: the check names it, and sealing anew heals it. */
+/* A damaged hard record costs the checksums, not the bytes: the check names it, as nothing that was dropped,
+ * also where it repairs, and sealing anew heals it. (Seen to fail where it counted as a record of a cached
+ * object: a check with repairs ended as if nothing was wrong any more.) */
 static void test_damaged_record(void **state)
 {
     struct fixture *f = *state;
@@ -726,8 +728,9 @@ static void test_damaged_record(void **state)
     kv_txn_free(t);
     struct store_check_report r;
     assert_int_equal(store_check(f->s, true, NULL, NULL, &r, NULL), 0);
-    assert_int_equal(r.bad_records, 1);
-    assert_int_equal(r.hard_extents, 0);
+    assert_int_equal(r.bad_records, 0);
+    assert_int_equal(r.hard_bad, 1);
+    assert_int_equal(r.hard_extents, 1);
     h = find(f->s, &a);
     assert_false(hard_is_sealed(h));
     assert_true(hard_holds(h, 1, 0, 2 * MIB));

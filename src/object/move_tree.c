@@ -11,7 +11,8 @@
  *  1. Nothing is removed before everything was copied. When a copy fails, the copies made are removed again
  * and the source is as it was; a copy whose original others have taken away meanwhile stays.
  *  2. Objects and directories that others put below the source meanwhile are neither copied nor removed; one
- * that they put in the place of what was copied is copied again before it is removed.
+ * that they put in the place of what was copied is copied again before it is removed. One that they took away
+ * is no failure: so two that rename the same directory do not undo each other's work.
  *  3. Of what is gone on with, a directory that is younger than its copy is one that others made, and stays,
  * where its origin tells.
  *
@@ -46,6 +47,7 @@ struct item {
     struct slice suffix; /* of the key, behind "dir/" */
     bool is_marker;      /* a directory's own key, without bytes */
     bool is_copied;      /* its thread's, until the threads have ended */
+    bool is_gone;        /* likewise: others took the original away before it was copied */
 
     /* Of the original just before it was copied; "": not known. */
     char etag[ORIGIN_ETAG_MAX + 1];
@@ -232,6 +234,10 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
         if (r == 0 && was.etag.n <= ORIGIN_ETAG_MAX)
             (void)snprintf(i->etag, sizeof(i->etag), SLICE_FMT, SLICE_ARG(was.etag));
     }
+    if (r == -ENOENT && upstream_head(m->upstream, from, SLICE_NULL, a, &was, NULL) == -ENOENT) {
+        i->is_gone = true;
+        return 0;
+    }
     i->is_copied = true; /* also after a failure: it may have happened */
     (void)object_forget_key(m->service, m->upstream->bucket, to);
     return r < 0 ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(from)) : 0;
@@ -247,12 +253,12 @@ static int remove_key(struct move *m, struct slice key, struct slice if_match, s
 static int remove_source(struct move *m, struct item *i, struct arena *a, struct err *e)
 {
     struct slice key = key_in(m->from, i, a);
-    int r = remove_key(m, key, slice_str(i->etag), e);
+    int r = i->is_gone ? 0 : remove_key(m, key, slice_str(i->etag), e);
     for (int k = 0; r == ERR_PRECONDITION && k < MOVE_AGAIN; k++) {
         r = copy_one(m, i, a, e);
-        r = r < 0 ? r : remove_key(m, key, slice_str(i->etag), e);
+        r = r < 0 || i->is_gone ? r : remove_key(m, key, slice_str(i->etag), e);
     }
-    if (r == 0 && i->etag[0] && i->copy_etag[0] && strcmp(i->etag, i->copy_etag) != 0)
+    if (r == 0 && !i->is_gone && i->etag[0] && i->copy_etag[0] && strcmp(i->etag, i->copy_etag) != 0)
         moved_note(&m->service->moved, m->upstream->bucket->place, key, slice_str(i->etag),
                    key_in(m->to, i, a), slice_str(i->copy_etag));
     return r == -ENOENT ? 0 : r;
@@ -432,6 +438,15 @@ static int note(struct move *m, enum intent_state state, struct err *e)
     return intent_note(m->intent, &now, KV_DURABLE, e);
 }
 
+/* As when another node has renamed the directory meanwhile. */
+static bool is_all_gone(const struct move *m)
+{
+    size_t i = 0;
+    while (i < m->n && m->items[i].is_gone)
+        i++;
+    return i == m->n;
+}
+
 static int move_all(struct move *m, struct err *e)
 {
     int r = list(m, e);
@@ -441,6 +456,8 @@ static int move_all(struct move *m, struct err *e)
     if (r < 0)
         return r;
     r = run(m, copy_one, /* goes_on= */ false, e);
+    if (r == 0 && is_all_gone(m))
+        return err_set(e, -ENOENT, "no such directory any more");
     r = r < 0 ? r : settle_markers(m, e);
     r = r < 0 ? r : note(m, INTENT_COPIED, e);
     if (r < 0) {

@@ -62,7 +62,8 @@ static int remove_page(struct walk *w, struct err *e)
     const struct scratch_call call = {.bucket = w->bucket->id, .cred = &cred};
     struct slice rest = buf_view(&w->keys);
     int first = 0;
-    while (rest.n > 0) {
+    /* Who changes the ttl has what is not removed by then. */
+    while (rest.n > 0 && !atomic_load(&w->bucket->retired)) {
         struct slice key = slice_split(&rest, '\0');
         struct scratch_orphans orphans = {0};
         struct err local = {0};

@@ -5,6 +5,7 @@
 
 #include "faulty_kv.h"
 #include "object/object_internal.h"
+#include "object/scratch_node.h"
 
 #define ROOT 1
 
@@ -697,6 +698,59 @@ static void test_ended_objects_do_not_wait_for_other_buckets(void **state)
     assert_int_equal(count_files(f), empty);
 }
 
+static struct fixture *keeper;
+static _Atomic unsigned files_then; /* when the ttl was taken away; 0: it was not yet */
+
+/* By the first removal of what has ended, which is under way. */
+static void take_ttl_away(const struct kv_txn *t, enum kv_commit kind)
+{
+    (void)t, (void)kind;
+    struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("ttl=0\n")};
+    struct wire_bucket_set_rep rep;
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    atomic_store(&counting.look, NULL);
+    struct object_session *own = object_session_new(keeper->service, WIRE_VIA_API);
+    assert_int_equal(object_bucket_set(own, &set, a, &rep, NULL), 0);
+    object_session_free(own);
+    atomic_store(&files_then, 1);
+}
+
+static bool has_unsettled(struct fixture *f)
+{
+    struct snode *n = f->service->scratch;
+    LOCK_SCOPE(&n->lock);
+    return n->n_unsettled > 0;
+}
+
+/* What has ended and is not removed yet when its bucket gets another ttl stays, by that. (Seen to fail where
+ * the whole page went that was listed before.) */
+static void test_what_a_new_ttl_saves(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("ttl=100ms\n")};
+    struct wire_bucket_set_rep rep;
+    uint64_t empty = count_files(f);
+    keeper = f;
+    atomic_store(&files_then, 0);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(put(f, arena_printf(f->arena, "%d", i), "x", NULL), 0);
+    for (int i = 0; i < 600 && has_unsettled(f); i++)
+        sys->sleep_ns(10000000);
+    sys->sleep_ns(200000000);          /* all of them will have ended, and nothing else is done */
+    lock_take(&f->service->walk_lock); /* the steward's turn begins after the ttl is there */
+    assert_int_equal(object_bucket_set(f->session, &set, f->arena, &rep, &f->e), 0);
+    atomic_store(&counting.look, take_ttl_away);
+    lock_drop(&f->service->walk_lock);
+    for (int i = 0; i < 600 && atomic_load(&files_then) == 0; i++) {
+        steward_hurry(f->service->steward);
+        sys->sleep_ns(10000000);
+    }
+    assert_int_equal(atomic_load(&files_then), 1);
+    for (int i = 0; i < 300 && count_files(f) >= empty + 49; i++) /* the rest of the page, if it goes */
+        sys->sleep_ns(10000000);
+    assert_true(count_files(f) >= empty + 49);
+}
+
 /* A start may take longer than the steward waits before his first turn: what he looks after is there by then.
  * (Started before the scratch buckets are open he asks names that are none, and the node is killed, at each
  * start again.) */
@@ -736,6 +790,7 @@ int main(void)
                                         teardown_counting),
         cmocka_unit_test_setup_teardown(test_what_is_synced_is_durable, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown_counting),
+        cmocka_unit_test_setup_teardown(test_what_a_new_ttl_saves, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_the_steward_waits_for_a_slow_start, setup_counting,
                                         teardown_counting),
         cmocka_unit_test_setup_teardown(test_ended_objects_go_in_the_last_bucket, setup_local, teardown),

@@ -214,12 +214,32 @@ static int frame_step(struct cursor *c, struct frame *f, enum step *ret, struct 
     }
 }
 
-/* Whether the inode is there and is an object, in c->x. */
-static int take_inode(struct cursor *c, uint64_t ino, bool *ret, struct err *e)
+/* Whether the directory is there and has a key of its own, in c->x. */
+static int take_own(struct cursor *c, uint64_t ino, bool *ret, struct err *e)
 {
     uint64_t version;
     int r = scratch_record_inode(c->s, c->bucket, ino, &c->raw, &c->x, &version, e);
-    *ret = r == 0 && !(S_ISDIR(c->x.mode) && c->x.flags & SCRATCH_IMPLIED);
+    *ret = r == 0 && S_ISDIR(c->x.mode) && !(c->x.flags & SCRATCH_IMPLIED);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* Whether the name is there and leads to an object, in *ret_x; ino: where it led when the scan began.
+ * Something else may have taken that one's place since, by a PUT or a rename: the name was there all the
+ * time, and a listing without it would say that it is gone. Slices lie in raw. */
+static int take_named(struct cursor *c, uint64_t dir, struct slice name, uint64_t ino, struct buf *raw,
+                      struct scratch_inode *ret_x, bool *ret, struct err *e)
+{
+    uint64_t version;
+    int r = scratch_record_inode(c->s, c->bucket, ino, raw, ret_x, &version, e);
+    for (int i = 0; r == -ENOENT && i < SCRATCH_TRIES; i++) {
+        struct scratch_dirent d;
+        r = scratch_record_entry(c->s, c->bucket, dir, name, &d, &version, e);
+        if (r < 0)
+            break;
+        r = scratch_record_inode(c->s, c->bucket, d.ino, raw, ret_x, &version, e);
+    }
+    *ret =
+        r == 0 && (S_ISREG(ret_x->mode) || dir == SCRATCH_INO_KEYS || (c->l->links && S_ISLNK(ret_x->mode)));
     return r == -ENOENT ? 0 : r;
 }
 
@@ -258,7 +278,8 @@ static int tree_next(struct cursor *c, struct err *e)
             buf_clear(&name);
         if (c->path.n + name.n > SCRATCH_OBJECT_KEY_MAX)
             continue;
-        r = take_inode(c, ino, &wanted, e);
+        r = step == STEP_OWN ? take_own(c, ino, &wanted, e)
+                             : take_named(c, c->top->ino, buf_view(&name), ino, &c->raw, &c->x, &wanted, e);
         if (r < 0)
             return r;
         if (!wanted)
@@ -332,11 +353,9 @@ static int give_key(struct cursor *c, struct slice key, bool keyed,
     _cleanup_buf_ struct buf raw = BUF_INIT(SCRATCH_RECORD_MAX);
     struct scratch_inode of_table;
     if (keyed) {
-        uint64_t version;
-        int r = scratch_record_inode(c->s, c->bucket, c->keyed_d.ino, &raw, &of_table, &version, e);
-        *ret_given = r == 0;
-        if (r < 0)
-            return r == -ENOENT ? 0 : r;
+        int r = take_named(c, SCRATCH_INO_KEYS, key, c->keyed_d.ino, &raw, &of_table, ret_given, e);
+        if (r < 0 || !*ret_given)
+            return r;
     }
     struct scratch_listed x = {.key = key, .inode = keyed ? &of_table : &c->x};
     return on_key(arg, &x);

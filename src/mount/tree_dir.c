@@ -1,9 +1,9 @@
 /*
  * OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR.
  *
- * The offset of an entry is its cookie, which the node gave it when it was made and never gives again: 1 and
- * 2 are "." and "..". So a position holds however the directory changes, and each reply is a question of its
- * own: nothing is kept but where the reading began, so that it does not meet what is made meanwhile.
+ * The offset of an entry is its cookie, which the node gave its name when it was made and gives no other: 1
+ * and 2 are "." and "..". So a position holds however the directory changes, and each reply is a question of
+ * its own: nothing is kept but where the reading began, so that it does not meet what is made meanwhile.
  *
  * Failure modes: what of the node's answer does not fit into the kernel's buffer is dropped and asked again.
  */

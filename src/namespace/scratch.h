@@ -285,10 +285,10 @@ struct scratch_entry {
 
 /*
  * Entries with cookies after `after` (0: from the beginning), in the order of their making, until on_entry
- * gives something other than 0 (which is not passed on) or cookie `until` is reached. Entries that exist all
- * the time are given once, whatever else is made or removed meanwhile. An entry made meanwhile comes at the
- * end: a reader that shall not meet those passes the cookie that scratch_readdir_end gave when it began
- * (0: no end).
+ * gives something other than 0 (which is not passed on) or cookie `until` is reached. Names that exist all
+ * the time are given once, whatever else is made or removed meanwhile, and whatever takes the place of what
+ * they led to. An entry made meanwhile comes at the end: a reader that shall not meet those passes the cookie
+ * that scratch_readdir_end gave when it began (0: no end).
  */
 int scratch_readdir(struct scratch *s, uint64_t bucket, uint64_t dir, uint64_t after, uint64_t until,
                     int (*on_entry)(void *arg, const struct scratch_entry *x), void *arg, struct err *e);

@@ -194,9 +194,11 @@ void scratch_change_touch(struct scratch_change *c, struct scratch_loaded *x, bo
 }
 
 void scratch_change_add(struct scratch_change *c, struct scratch_loaded *dir, struct slice name,
-                        struct scratch_loaded *x)
+                        uint64_t cookie, struct scratch_loaded *x)
 {
-    struct scratch_dirent d = {(uint8_t)(x->x.mode >> 12), x->x.ino, dir ? dir->x.next_cookie++ : 0};
+    struct scratch_dirent d = {(uint8_t)(x->x.mode >> 12), x->x.ino, cookie};
+    if (dir && cookie == 0)
+        d.cookie = dir->x.next_cookie++;
     uint8_t entry[SCRATCH_DIRENT_BYTES];
     scratch_dirent_encode(&d, entry);
     scratch_key(c->call->bucket, dir ? dir->x.ino : SCRATCH_INO_KEYS, SCRATCH_KEY_ENTRY, name, &c->key);

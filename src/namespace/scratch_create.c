@@ -98,7 +98,7 @@ static int make(struct scratch_change *c, struct scratch_loaded *dir, struct cre
         scratch_change_writing(c, x);
     }
     if (q->name.n > 0)
-        scratch_change_add(c, dir, q->name, x);
+        scratch_change_add(c, dir, q->name, /* cookie= */ 0, x);
     else
         make_nameless(c, x);
     if (q->n->hold || q->name.n == 0)

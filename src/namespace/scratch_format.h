@@ -29,7 +29,8 @@
  * Buckets ("b/"), users ("u/") and other records of the control store begin with other bytes.
  *
  * type is the file type as in the upper four bits of st_mode. cookie counts up per directory and is never
- * used twice there. Numbers 0 to 2 of the inodes are the bucket itself, its root directory and its key table.
+ * given to another name there: what takes an entry's place, by a rename or a PUT, takes its cookie, too.
+ * Numbers 0 to 2 of the inodes are the bucket itself, its root directory and its key table.
  *
  * | offset | size | inode                                                                    |
  * | ------ | ---- | ------------------------------------------------------------------------ |

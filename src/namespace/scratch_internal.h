@@ -181,9 +181,10 @@ struct scratch_loaded *scratch_change_fresh(struct scratch_change *c, uint64_t i
 int scratch_change_entry(struct scratch_change *c, uint64_t dir, struct slice name,
                          struct scratch_dirent *ret, struct err *e);
 /* dir NULL: the key table. Counts of the directory follow; the inode's links do not, but for a directory's.
- */
+ * cookie: of the entry of this name that the change has taken, so that who is reading the directory finds the
+ * name where it was; 0: it is a new name. */
 void scratch_change_add(struct scratch_change *c, struct scratch_loaded *dir, struct slice name,
-                        struct scratch_loaded *x);
+                        uint64_t cookie, struct scratch_loaded *x);
 void scratch_change_take(struct scratch_change *c, struct scratch_loaded *dir, struct slice name,
                          const struct scratch_dirent *d, struct scratch_loaded *x);
 /* One link less (a directory: none); without links it is removed, or becomes an orphan. */

@@ -41,7 +41,7 @@ static int prepare_link(struct scratch_change *c, void *arg, struct err *e)
     }
     x->x.flags &= ~(uint32_t)SCRATCH_LINKABLE;
     scratch_change_touch(c, x, /* contents= */ false);
-    scratch_change_add(c, dir, q->name, x);
+    scratch_change_add(c, dir, q->name, /* cookie= */ 0, x);
     return 0;
 }
 

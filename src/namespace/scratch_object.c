@@ -303,8 +303,10 @@ static int prepare_put(struct scratch_change *c, void *arg, struct err *e)
         r = take_tree(c, q, e);
     if (r == 0)
         r = take_keyed(c, q, e);
-    bool to_table = q->to_table || !q->in_tree;
-    scratch_change_add(c, to_table ? NULL : q->dir, to_table ? q->key : q->walk.place.name, x);
+    if (q->to_table || !q->in_tree)
+        scratch_change_add(c, NULL, q->key, /* cookie= */ 0, x);
+    else
+        scratch_change_add(c, q->dir, q->walk.place.name, replaces ? q->tree_d.cookie : 0, x);
     c->answer_ino = q->ino;
     q->result = x->x;
     return r == 0 ? put_upload(c, q, e) : r;
@@ -330,7 +332,7 @@ static int prepare_put_dir(struct scratch_change *c, void *arg, struct err *e)
         x->x.mode = S_IFDIR | 0755 | (q->dir->x.mode & S_ISGID);
         x->x.links = 2;
         x->x.next_cookie = SCRATCH_COOKIE_FIRST;
-        scratch_change_add(c, q->dir, q->walk.place.name, x);
+        scratch_change_add(c, q->dir, q->walk.place.name, /* cookie= */ 0, x);
     }
     x->x.flags &= ~(uint32_t)SCRATCH_IMPLIED;
     x->x.etag = arena_dup(c->a, q->put->etag);

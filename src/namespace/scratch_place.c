@@ -93,7 +93,7 @@ static int prepare_imply(struct scratch_change *c, void *arg, struct err *e)
     x->x.mode = S_IFDIR | 0755 | (dir->x.mode & S_ISGID);
     x->x.links = 2;
     x->x.next_cookie = SCRATCH_COOKIE_FIRST;
-    scratch_change_add(c, dir, q->place.name, x);
+    scratch_change_add(c, dir, q->place.name, /* cookie= */ 0, x);
     return 0;
 }
 

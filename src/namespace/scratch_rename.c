@@ -212,10 +212,10 @@ static int prepare_rename(struct scratch_change *c, void *arg, struct err *e)
         r = take_hidden(c, &q->hidden, e);
     if (r == 0)
         r = take_hidden(c, &q->left, e);
-    scratch_change_add(c, q->to.in, q->to.name, f);
+    scratch_change_add(c, q->to.in, q->to.name, /* cookie= */ t ? q->to.d.cookie : 0, f);
     scratch_change_touch(c, f, /* contents= */ false);
     if (q->flags & SCRATCH_EXCHANGE) {
-        scratch_change_add(c, q->from.in, q->from.name, t);
+        scratch_change_add(c, q->from.in, q->from.name, q->from.d.cookie, t);
         scratch_change_touch(c, t, /* contents= */ false);
     }
     return r;

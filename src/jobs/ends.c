@@ -295,6 +295,7 @@ struct end_bucket {
     unsigned etags;        /* what they may be */
     uint64_t requests_max; /* that its origin gets at a time */
     bool is_limited;       /* so are those of a second, or their bytes */
+    bool is_tree;          /* it has no origin */
 };
 
 /* The bucket exists. `cached`: what the cache holds of it is meant, which needs an origin. */
@@ -317,7 +318,8 @@ static int look_at(struct object_session *session, struct slice bucket, const ch
     *ret = (struct end_bucket){.part_bytes = text_parse_size(text, &v) == 0 && v > 0 ? v : PART_BYTES,
                                .etags = etags_of(settings),
                                .requests_max = requests_max(settings),
-                               .is_limited = is_limited(settings)};
+                               .is_limited = is_limited(settings),
+                               .is_tree = setting(settings, "origin").n == 0};
     return 0;
 }
 
@@ -408,6 +410,7 @@ int ends_open(struct object_service *objects, struct object_session *session, co
     if (c == 0) {
         ret->requests_max = source.requests_max;
         ret->is_limited = source.is_limited;
+        ret->is_tree = source.is_tree;
     }
     if (c == 0 && k->target != KIND_NOWHERE)
         c = look_at(session, ret->target_bucket, NULL, &target, e);

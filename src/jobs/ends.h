@@ -14,6 +14,7 @@ struct ends {
     uint64_t part_bytes;   /* of uploads to the target */
     bool sends_parts;      /* several of them at a time, of one object */
     bool from_url, to_url; /* the source, the target is an origin that is no bucket */
+    bool is_tree;          /* the source is a scratch bucket, whose files may be written to where they are */
     unsigned etags;        /* what ETags the target may give, of enum digest_sum (jobs/digest.h) */
     /* export and import of a bucket that has modes and owners, which is a scratch bucket or one with
      * posix=on: they go along, with times and symbolic links (net/posix_meta.h). Files at a URL then are what

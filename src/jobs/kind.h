@@ -43,6 +43,7 @@ struct kind_work {
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
     bool to_origin;        /* the target is a URL: an origin that is no bucket */
     bool from_origin;      /* so is the source */
+    bool from_tree;        /* the source's files may be written to where they are (ends.h) */
     uint64_t part_bytes;   /* of uploads to the target */
     unsigned sums;         /* what is to be known of what is sent, of enum digest_sum */
     bool modes;            /* mode, owner and time go along (ends.h) */

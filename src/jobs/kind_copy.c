@@ -339,6 +339,13 @@ static int was_replaced(struct kind_work *w, const struct kind_object *o, struct
     return !is_same;
 }
 
+/* Whether the next sync will see by ETags that the source has changed since it was copied. A file that is
+ * written to where it is has another one then, which is no hash. */
+static bool etags_tell(const struct kind_work *w, const struct wire_attr *from, const struct wire_attr *there)
+{
+    return are_hashes(from, there) && !w->from_tree;
+}
+
 /* As send_once. The next sync goes by times where ETags do not tell, and what it finds is younger than what
  * replaced the source while this one read it. */
 static int send(struct kind_work *w, enum mode mode, const struct kind_object *o,
@@ -349,7 +356,7 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
         struct wire_attr there = {0};
         int r = take_tags(w, o->key, from, e);
         r = r < 0 ? r : send_once(w, mode, o, source, key, is_open, &there, e);
-        if (r < 0 || mode != MODE_SYNC || are_hashes(from, &there))
+        if (r < 0 || mode != MODE_SYNC || etags_tell(w, from, &there))
             return r;
         int replaced = was_replaced(w, o, from, e);
         if (replaced <= 0)

@@ -241,6 +241,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
                           .part_bytes = r->ends.part_bytes,
                           .to_origin = r->ends.to_url,
                           .from_origin = r->ends.from_url,
+                          .from_tree = r->ends.is_tree,
                           .sums = sums_of(r),
                           .modes = r->ends.modes,
                           .has_dirs = r->ends.has_dirs,

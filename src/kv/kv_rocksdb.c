@@ -26,8 +26,11 @@
  * prefix of the commits survives. A record that is damaged in the middle looks the same to it: so the log is
  * read before (kv_wal.h), and when RocksDB comes back with less than it holds, the database is *cut*. After a
  * power loss that may be no more than what nobody had synced; it cannot be told. An I/O error in a sync
- * leaves the database refusing writes until it is opened again; every later commit reports it. A second
- * process is refused by an flock on `forebay-lock` before RocksDB looks at the files.
+ * leaves the database refusing writes until it is opened again; every later commit reports it. So does a log
+ * that takes no more, on a full disk: RocksDB writes to it again when there is room, and aborts the process
+ * where nothing was written to that log before. What failed is told here, and the log left alone, until
+ * RocksDB has removed it by itself, which it does unless it had nothing to flush. A second process is refused
+ * by an flock on `forebay-lock` before RocksDB looks at the files.
  */
 #include "base/le.h"
 #include "base/lock.h"
@@ -79,6 +82,10 @@ struct kv_rocksdb {
     struct lock commit_lock;     /* order of commits; the two fields below */
     uint64_t written;            /* commits written to the log, for the syncs */
     rocksdb_writebatch_t *batch; /* empty between commits */
+
+    struct lock fault_lock; /* the fields below */
+    struct err fault;       /* of the write that failed; code 0: none */
+    uint64_t fault_log;     /* the number of the log that took no more */
 
     struct lock sync_lock; /* the fields below */
     struct cond synced_cond;
@@ -195,6 +202,7 @@ static void rocksdb_free_all(struct kv_rocksdb *r)
     rocks.writebatch_destroy(r->batch);
     kv_recent_free(r->recent);
     lock_fini(&r->commit_lock);
+    lock_fini(&r->fault_lock);
     lock_fini(&r->sync_lock);
     cond_fini(&r->synced_cond);
     free(r);
@@ -387,6 +395,7 @@ int kv_open_rocksdb(const char *path, const struct kv_options *options, struct k
     r->recent = kv_recent_new();
     r->batch = rocks.writebatch_create();
     lock_init(&r->commit_lock, LOCK_KV);
+    lock_init(&r->fault_lock, LOCK_LEAF);
     lock_init(&r->sync_lock, LOCK_KV);
     cond_init(&r->synced_cond);
     code = strlen(path) < PATH_BYTES / 2 ? take_directory(r, path, e) : err_errno(e, -ENAMETOOLONG, "open");
@@ -642,6 +651,48 @@ static void batch_clear(struct kv_rocksdb *r)
     r->batch = rocks.writebatch_create();
 }
 
+/* Number of the log that RocksDB's error names, "DIR/000007.log"; 0: none. */
+static uint64_t log_of(const char *text)
+{
+    const char *end = strstr(text, ".log"), *begin = end;
+    uint64_t number;
+    while (begin > text && begin[-1] >= '0' && begin[-1] <= '9')
+        begin--;
+    return end && slice_u64(slice_of(begin, (size_t)(end - begin)), &number) == 0 ? number : 0;
+}
+
+/* The log may end in the middle of a record from now on. Takes over the text. */
+static int log_failed(struct kv_rocksdb *r, char *text, struct err *e)
+{
+    uint64_t number = log_of(text);
+    struct err fault = {0};
+    int code = take_error(&fault, text, "commit");
+    lock_take(&r->fault_lock);
+    r->fault = fault;
+    r->fault_log = number;
+    lock_drop(&r->fault_lock);
+    if (e)
+        *e = fault;
+    return code;
+}
+
+/* Whether the log takes no more: 0, or as what that was told. RocksDB removes it when all that is in it is
+ * elsewhere, and touches it no more then. */
+static int check_log(struct kv_rocksdb *r, struct err *e)
+{
+    char path[PATH_BYTES];
+    struct stat st;
+    LOCK_SCOPE(&r->fault_lock); /* over a look at the disk, while nothing can be changed anyway */
+    if (r->fault.code == 0)
+        return 0;
+    (void)snprintf(path, sizeof(path), "%s/%06llu.log", r->path, (unsigned long long)r->fault_log);
+    if (r->fault_log == 0 || sys->stat(path, &st) != -ENOENT)
+        return err_set(e, r->fault.code, "an earlier change failed (%s): once that is mended, start again",
+                       r->fault.text);
+    r->fault.code = 0;
+    return 0;
+}
+
 /* Returns once commits up to `ticket` are on disk. */
 static int sync_to(struct kv_rocksdb *r, uint64_t ticket, struct err *e)
 {
@@ -656,16 +707,18 @@ static int sync_to(struct kv_rocksdb *r, uint64_t ticket, struct err *e)
         uint64_t covers = __atomic_load_n(&r->written, __ATOMIC_ACQUIRE);
         lock_drop(&r->sync_lock);
         char *text = NULL;
-        rocks.flush_wal(r->db, /* sync= */ 1, &text);
+        code = check_log(r, e);
+        if (code == 0)
+            rocks.flush_wal(r->db, /* sync= */ 1, &text);
         lock_take(&r->sync_lock);
         r->syncing = false;
-        if (!text)
+        if (code == 0 && !text)
             r->synced = MAX(r->synced, covers);
         cond_broadcast(&r->synced_cond);
-        if (text) {
+        if (text)
             code = take_error(e, text, "sync");
+        if (code < 0)
             break;
-        }
     }
     lock_drop(&r->sync_lock);
     return code;
@@ -691,7 +744,9 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
     char *text = NULL;
     count_nothing();
     lock_take(&r->commit_lock);
-    int code = check_conditions(r, t, e);
+    int code = check_log(r, e);
+    if (code == 0)
+        code = check_conditions(r, t, e);
     if (code == 0) {
         version = rocks.get_latest_sequence_number(r->db) + KV_VERSION_FIRST;
         if (batch_fill(r->batch, t, version) > 0) {
@@ -703,10 +758,10 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
     }
     if (code == 0 && !text)
         __atomic_add_fetch(&r->written, 1, __ATOMIC_RELEASE);
+    if (text) /* before the next one is written */
+        code = log_failed(r, text, e);
     ticket = r->written;
     lock_drop(&r->commit_lock);
-    if (text)
-        code = take_error(e, text, "commit");
     if (code == 0 && kind == KV_DURABLE && !r->bulk)
         code = sync_to(r, ticket, e);
     if (code == 0)

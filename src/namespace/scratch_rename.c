@@ -197,8 +197,8 @@ static int prepare_rename(struct scratch_change *c, void *arg, struct err *e)
     int r = lock_and_load(c, q, e);
     if (r < 0)
         return r;
-    if (q->from.d.ino == q->to.d.ino && !(q->flags & SCRATCH_NOREPLACE))
-        return 0; /* two names of one file stay as they are */
+    if (q->from.d.ino == q->to.d.ino && !(q->flags & SCRATCH_NOREPLACE) && !c->by_key)
+        return 0; /* two names of one file stay as they are; of an object the one that is renamed goes */
     r = check_rename(c, q, e);
     if (r < 0)
         return r;

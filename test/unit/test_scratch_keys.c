@@ -422,6 +422,28 @@ static void test_a_renamed_object_leaves_nothing(void **state)
     assert_true(counts.keyed == 0 && counts.inodes == 1);
 }
 
+/* Two names of one file stay as they are when a program renames one to the other; an object that is renamed
+ * is not at its old key any more. (Without by_key in prepare_rename of scratch_rename.c it is.) */
+static void test_an_object_is_renamed_to_another_name_of_its_own(void **state)
+{
+    struct fixture *f = *state;
+    struct scratch_orphans o = {0};
+    struct scratch_inode x;
+    int64_t ino = make(f, SCRATCH_ROOT, "a", S_IFREG | 0644);
+    assert_int_equal(
+        scratch_link(f->s, &f->call, (uint64_t)ino, SCRATCH_ROOT, SLICE_LIT("b"), f->a, &x, NULL), 0);
+    assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
+                                    SLICE_LIT("b"), 0, &o, NULL),
+                     0);
+    assert_int_equal(attr(f, (uint64_t)ino).links, 2);
+    assert_int_equal(scratch_move_key(f->s, &f->call, SLICE_LIT("a"), SLICE_LIT("b"), 0, &o, NULL), 0);
+    assert_int_equal(o.n, 0);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("a"), f->a, &x, NULL), -ENOENT);
+    assert_int_equal(scratch_find(f->s, B, SLICE_LIT("b"), f->a, &x, NULL), 0);
+    assert_true(x.ino == (uint64_t)ino && x.links == 1);
+    assert_int_equal(attr(f, SCRATCH_ROOT).entries, 1);
+}
+
 /* A replaced object that is held keeps its data until it is released; the new one keeps owner and
  * permissions.
  */
@@ -553,6 +575,7 @@ int main(void)
         WITH(test_a_failed_put_leaves_no_parts),
         WITH(test_broken_parts),
         WITH(test_a_renamed_object_leaves_nothing),
+        WITH(test_an_object_is_renamed_to_another_name_of_its_own),
         WITH(test_a_replaced_object_stays_for_its_readers),
         WITH(test_failing_commits_leave_the_keys),
         WITH(test_a_listing_has_what_is_replaced_meanwhile),

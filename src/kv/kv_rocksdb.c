@@ -651,26 +651,31 @@ static void batch_clear(struct kv_rocksdb *r)
     r->batch = rocks.writebatch_create();
 }
 
-/* Number of the log that RocksDB's error names, "DIR/000007.log"; 0: none. */
+/* Number of the log that RocksDB's error names, "DIR/000007.log"; 0: none, as where it was a table that found
+ * no room. */
 static uint64_t log_of(const char *text)
 {
-    const char *end = strstr(text, ".log"), *begin = end;
-    uint64_t number;
-    while (begin > text && begin[-1] >= '0' && begin[-1] <= '9')
-        begin--;
-    return end && slice_u64(slice_of(begin, (size_t)(end - begin)), &number) == 0 ? number : 0;
+    uint64_t number = 0, found = 0;
+    for (const char *end = text; (end = strstr(end, ".log")); end++) {
+        const char *begin = end;
+        while (begin > text && begin[-1] >= '0' && begin[-1] <= '9')
+            begin--;
+        found = slice_u64(slice_of(begin, (size_t)(end - begin)), &number) == 0 ? number : found;
+    }
+    return found;
 }
 
-/* The log may end in the middle of a record from now on. Takes over the text. */
-static int log_failed(struct kv_rocksdb *r, char *text, struct err *e)
+/* A write failed, after which its log may end in the middle of a record. Takes over the text. */
+static int write_failed(struct kv_rocksdb *r, char *text, struct err *e)
 {
     uint64_t number = log_of(text);
     struct err fault = {0};
     int code = take_error(&fault, text, "commit");
-    lock_take(&r->fault_lock);
-    r->fault = fault;
-    r->fault_log = number;
-    lock_drop(&r->fault_lock);
+    if (number > 0) {
+        LOCK_SCOPE(&r->fault_lock);
+        r->fault = fault;
+        r->fault_log = number;
+    }
     if (e)
         *e = fault;
     return code;
@@ -686,7 +691,7 @@ static int check_log(struct kv_rocksdb *r, struct err *e)
     if (r->fault.code == 0)
         return 0;
     (void)snprintf(path, sizeof(path), "%s/%06llu.log", r->path, (unsigned long long)r->fault_log);
-    if (r->fault_log == 0 || sys->stat(path, &st) != -ENOENT)
+    if (sys->stat(path, &st) != -ENOENT)
         return err_set(e, r->fault.code, "an earlier change failed (%s): once that is mended, start again",
                        r->fault.text);
     r->fault.code = 0;
@@ -759,7 +764,7 @@ static int engine_commit(struct kv *kv, const struct kv_txn *t, enum kv_commit k
     if (code == 0 && !text)
         __atomic_add_fetch(&r->written, 1, __ATOMIC_RELEASE);
     if (text) /* before the next one is written */
-        code = log_failed(r, text, e);
+        code = write_failed(r, text, e);
     ticket = r->written;
     lock_drop(&r->commit_lock);
     if (code == 0 && kind == KV_DURABLE && !r->bulk)

@@ -35,6 +35,8 @@ static int take_number(struct scratch *s, struct create_arg *q, struct err *e)
     if (q->ino != 0)
         return 0;
     uint32_t shard = scratch_shard_of(q->parent);
+    if (shard >> SCRATCH_SHARD_BITS) /* a client's number, which no directory has */
+        return err_set(e, -ENOENT, "no such directory");
     if (S_ISDIR(q->n->mode))
         shard = (uint32_t)(hash_mix(q->parent, hash_table(q->name)) >> (64 - SCRATCH_SHARD_BITS));
     return scratch_number_new(s, shard, &q->ino, e);

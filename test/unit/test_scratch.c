@@ -927,12 +927,13 @@ static void test_attributes_are_what_was_set(void **state)
     assert_int_equal(x.mode, S_IFREG | 0755);
 }
 
-/* The numbers that no inode has, 0 and the key table's, are nowhere: nothing is found there, nothing goes
- * there, and a directory that a client moves to them stays. */
+/* The numbers that no inode has, 0, the key table's and those above all shards, are nowhere: nothing is found
+ * there, nothing goes there, and a directory that a client moves to them stays. */
 static void test_numbers_of_no_inode_are_nowhere(void **state)
 {
     struct fixture *f = *state;
-    const uint64_t nowhere[] = {0, SCRATCH_INO_KEYS};
+    const uint64_t nowhere[] = {0, SCRATCH_INO_KEYS,
+                                (uint64_t)1 << (SCRATCH_SHARD_BITS + SCRATCH_SEQUENCE_BITS), UINT64_MAX};
     struct scratch_orphans o = {0};
     assert_true(make(f, SCRATCH_ROOT, "dir", S_IFDIR | 0755) > 0);
     assert_true(make(f, SCRATCH_ROOT, "file", S_IFREG | 0644) > 0);

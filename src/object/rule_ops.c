@@ -13,6 +13,8 @@ static int changed(const struct bucket *b, const struct wire_bucket_rule_req *q,
                    struct err *e)
 {
     _cleanup_(rules_fini) struct rules rules = {0};
+    if (q->prefix.n > ORIGIN_KEY_MAX_BYTES) /* whether or not a line of the settings is about it */
+        return err_set(e, ERR_BAD_OPTION, "the prefix is longer than any key");
     int r = rules_parse(b->p.rules, &rules, e);
     for (struct slice lines = q->settings; r == 0 && lines.n > 0;) {
         struct slice line = slice_split(&lines, '\n');

@@ -632,6 +632,23 @@ static void test_a_rule_of_times_ends_watches(void **state)
     close_object(f, watch.handle);
 }
 
+/* A prefix that is longer than any key is refused, also where nothing is said of it: it took the node down.
+ */
+static void test_rules_of_no_key_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    static char prefix[STORE_KEY_MAX_BYTES];
+    memset(prefix, 'x', sizeof(prefix));
+    node_bucket(f, "");
+    struct wire_bucket_rule_req rule = {
+        .bucket = SLICE_LIT("data"), .prefix = SLICE_LIT("x"), .settings = SLICE_LIT("cache=never\n")};
+    struct wire_bucket_rule_rep ruled;
+    assert_int_equal(object_bucket_rule(f->session, &rule, f->arena, &ruled, NULL), 0);
+    rule.prefix = slice_of(prefix, sizeof(prefix));
+    rule.settings = SLICE_LIT("\n");
+    assert_int_equal(object_bucket_rule(f->session, &rule, f->arena, &ruled, NULL), ERR_BAD_OPTION);
+}
+
 /* A handle that was closed is refused, also when its place was given out again. */
 static void test_closed_handle_is_refused(void **state)
 {
@@ -956,6 +973,7 @@ int main(void)
         BOTH(test_listing_pages_in_byte_order),
         BOTH(test_who_watches_is_told_of_another_version),
         BOTH(test_a_rule_of_times_ends_watches),
+        BOTH(test_rules_of_no_key_are_refused),
         BOTH(test_closed_handle_is_refused),
         BOTH(test_cache_survives_a_restart),
         BOTH(test_disk_of_another_control_store),

@@ -252,6 +252,11 @@ int config_load(struct config *c, int argc, char **argv, struct err *e)
     return 0;
 }
 
+static char **string_of(const struct option *row, void *config)
+{
+    return (char **)(void *)((char *)config + row->offset);
+}
+
 void config_adopt(struct config *c, const struct config *fresh, config_change_fn fn, void *arg)
 {
     for (size_t i = 0; i < config_table.n_rows; i++) {
@@ -268,5 +273,7 @@ void config_adopt(struct config *c, const struct config *fresh, config_change_fn
             continue;
         r = option_set(&config_table, c, row->name, to.p, row->name, NULL);
         assert(r == 0); /* it was set in `fresh` */
+        if (row->type == OPTION_STRING && !*string_of(row, (void *)(uintptr_t)fresh))
+            free(TAKE_PTR(*string_of(row, c))); /* none is another value than an empty one */
     }
 }

@@ -279,6 +279,23 @@ static void adopting_takes_what_may_change(void **state)
     config_fini(&c);
 }
 
+/* What is not given any more is none again, and not the empty text: whoever asks whether there is TLS sees
+ * the difference. */
+static void adopting_takes_that_there_is_none(void **state)
+{
+    struct config c, fresh;
+    struct changes changes = {0};
+    struct err e;
+    assert_int_equal(load(&c, &e, "--data", "/d", "--tls-cert", "/c", "--tls-key", "/k", NULL), 0);
+    assert_int_equal(load(&fresh, &e, "--data", "/d", NULL), 0);
+    config_adopt(&c, &fresh, on_change, &changes);
+    assert_int_equal(changes.taken, 2);
+    assert_null(c.tls_cert);
+    assert_null(c.tls_key);
+    config_fini(&fresh);
+    config_fini(&c);
+}
+
 int main(void)
 {
     (void)unsetenv("FOREBAY_CONFIG");
@@ -287,6 +304,7 @@ int main(void)
         cmocka_unit_test(defaults),
         cmocka_unit_test(sources_in_their_order),
         cmocka_unit_test(adopting_takes_what_may_change),
+        cmocka_unit_test(adopting_takes_that_there_is_none),
         cmocka_unit_test(mistakes),
         cmocka_unit_test(mistakes_in_the_file),
         cmocka_unit_test(ports_of_the_kernel),

@@ -109,6 +109,9 @@ enum metric {
 
 #define METRICS_SERIES_MAX 1024
 
+/* More than all series of all metrics take with the longest names of buckets. */
+#define METRICS_TEXT_MAX_BYTES ((size_t)32 << 20)
+
 struct metric_series;
 
 /* Finds or makes the series; label values in the order of the row, pass "" or NULL for those the row lacks.

@@ -94,7 +94,7 @@ static void refresh(struct server *s)
 
 static void page_metrics(struct server *s, struct http_conn *c)
 {
-    _cleanup_buf_ struct buf b = BUF_INIT(ANSWER_MAX_BYTES);
+    _cleanup_buf_ struct buf b = BUF_INIT(METRICS_TEXT_MAX_BYTES);
     refresh(s);
     if (metrics_text(&b) < 0)
         reply_error(c, 500, "metrics are larger than their maximum");

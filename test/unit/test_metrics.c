@@ -317,6 +317,21 @@ static void threads_lose_nothing(void **state)
     assert_int_equal(metrics_value(metrics_series(METRIC_ORIGIN_FIRST_BYTE_SECONDS, "t", NULL, NULL)), 12000);
 }
 
+/* Whoever has as many buckets as are shown, with the longest names, still gets the page. (With 8 MiB for it,
+ * nothing was told any more.) Last, for all metrics are full behind it. */
+static void all_series_fit_on_the_page(void **state)
+{
+    for (unsigned m = 0; m < METRIC_COUNT; m++)
+        for (int i = 0; i < METRICS_SERIES_MAX + 1; i++) {
+            char name[64], other[33];
+            (void)snprintf(name, sizeof(name), "%063d", i);
+            (void)snprintf(other, sizeof(other), "%032d", i);
+            (void)metrics_series((enum metric)m, name, other, other);
+        }
+    _cleanup_buf_ struct buf b = BUF_INIT(METRICS_TEXT_MAX_BYTES);
+    assert_int_equal(metrics_text(&b), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -332,6 +347,7 @@ int main(void)
         cmocka_unit_test(series_end_when_told),
         cmocka_unit_test(buckets_that_come_and_go),
         cmocka_unit_test(threads_lose_nothing),
+        cmocka_unit_test(all_series_fit_on_the_page),
     };
     return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
 }

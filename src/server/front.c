@@ -34,6 +34,11 @@
 #define FRONT_MAGIC  0x46524e54u
 #define ACCEPT_BATCH 16
 
+/* Of clients on this machine, so many more than there may be connections: whoever has all of them by the
+ * network, and need not even say who it is, locks out neither mounts nor who would look what is the matter.
+ */
+#define LOCAL_MORE 64
+
 /* Most bytes of an answer that wait in the kernel beside those on their way to the client. With as much as
  * the kernel would take, a few hundred clients that take nothing of large objects fill its memory for TCP,
  * beyond which it resets other connections. With a quarter of this a large answer costs a third more of the
@@ -285,7 +290,8 @@ void front_accept(struct front *f, struct conn *listener)
             break;
         if (fd < 0)
             continue; /* the peer gave up, or EINTR */
-        if (atomic_load(&f->conns.n) >= f->config.max_connections)
+        unsigned most = f->config.max_connections + (listener->kind == CONN_UNIX ? LOCAL_MORE : 0);
+        if (atomic_load(&f->conns.n) >= most)
             refuse_connection(f, fd, listener->kind);
         else
             admit(f, fd, listener->kind, &peer, n);

@@ -42,7 +42,7 @@ struct front_sessions {
 
 struct front_config {
     unsigned threads;         /* most workers */
-    unsigned max_connections; /* of all kinds together */
+    unsigned max_connections; /* of all kinds together; by the Unix socket a few more */
     uint64_t request_timeout_ms, idle_timeout_ms;
     uint64_t heads_bytes;   /* most memory for heads that are not complete or wait for a worker */
     uint64_t answers_bytes; /* most memory for ends of answers that clients do not take; 0: workers wait for

@@ -67,6 +67,29 @@ static int call_stat(int fd, const char *key, uint64_t *ret_n, struct err *e)
     return k;
 }
 
+/* Whoever has all connections by the network locks out nobody on this machine: the one who would look what is
+ * the matter, and mounts. */
+static void the_network_locks_out_nobody_here(void **state)
+{
+    struct fixture *f = start(&(struct front_config){.max_connections = 2});
+    struct buf _cleanup_buf_ b = BUF_INIT(MIB);
+    int fds[2];
+    struct err e = {0};
+    struct wire_hello_rep rep;
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+        fds[i] = dial(f->http);
+        assert_int_equal(ask(fds[i], "/", &b), 200);
+    }
+    int refused = dial(f->http), local = dial_unix(f);
+    assert_int_equal(answer(refused, &b), 503);
+    assert_int_equal(hello(local, session_a, "", NULL, &b, &rep, &e), 0);
+    (void)close(local);
+    (void)close(refused);
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+        (void)close(fds[i]);
+    stop(f);
+}
+
 /* On the Unix socket our own uid is let in without a signature, calls operations and gets descriptors. */
 static void own_uid_is_trusted_on_the_unix_socket(void **state)
 {
@@ -562,6 +585,7 @@ int main(void)
         cmocka_unit_test(half_hellos_hold_no_thread),
         cmocka_unit_test(large_bodies_go_through),
         cmocka_unit_test(what_finds_no_memory_is_refused_alone),
+        cmocka_unit_test(the_network_locks_out_nobody_here),
         cmocka_unit_test(strangers_do_not_stay),
         cmocka_unit_test(clients_that_vanish_are_found_out),
         cmocka_unit_test(replies_that_nobody_gets_are_told),

@@ -66,13 +66,18 @@ static void reply_error(struct http_conn *c, int status, const char *text)
     reply_json(c, status, json_pack("{s:s}", "error", text));
 }
 
+/* Of the monotonic clock: the wall clock may be set. */
+static double uptime_s(const struct server *s)
+{
+    return (double)(sys->mono_ns() - s->up_since_ns) / 1e9;
+}
+
 static void page_health(struct server *s, struct http_conn *c)
 {
     bool stopping = atomic_load(&s->stopping);
-    double up_s = (double)(sys->real_ns() - s->started_ns) / 1e9;
     reply_json(c, stopping ? 503 : 200,
                json_pack("{s:s, s:s, s:s, s:f}", "status", stopping ? "stopping" : "ok", "version",
-                         FOREBAY_VERSION, "node", s->dir.node_id, "uptime_s", up_s));
+                         FOREBAY_VERSION, "node", s->dir.node_id, "uptime_s", uptime_s(s)));
 }
 
 static void set_gauge(enum metric m, const char *label, uint64_t value)
@@ -121,7 +126,7 @@ static void page_status(struct server *s, struct http_conn *c)
     }
     struct memory_use m = memory_measure();
     (void)json_object_set_new(o, "node", json_string(s->dir.node_id));
-    (void)json_object_set_new(o, "uptime_s", json_real((double)(sys->real_ns() - s->started_ns) / 1e9));
+    (void)json_object_set_new(o, "uptime_s", json_real(uptime_s(s)));
     (void)json_object_set_new(o, "http", json_string(s->http_address));
     (void)json_object_set_new(o, "wire", json_string(s->wire_address));
     (void)json_object_set_new(o, "connections", json_integer((json_int_t)front_connections(s->front)));

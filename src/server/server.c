@@ -323,6 +323,7 @@ int server_start(const struct config *config, struct server **ret, struct err *e
     s->magic = SERVER_MAGIC;
     s->dir.lock_fd = -1;
     s->started_ns = sys->real_ns();
+    s->up_since_ns = began_ns;
     s->memory_bytes = config->memory;
     s->files_max = sys_raise_file_limit(); /* the store divides it, too */
     s->drain_timeout_ms = config->drain_timeout;

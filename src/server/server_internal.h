@@ -13,7 +13,8 @@
 
 struct server {
     uint32_t magic;
-    uint64_t started_ns; /* real time */
+    uint64_t started_ns;  /* real time */
+    uint64_t up_since_ns; /* monotonic */
     struct data_dir dir;
     struct seal *seal; /* of the secrets in the control store */
     struct kv *control;

@@ -8,12 +8,14 @@
 
 #include <cmocka.h>
 
+#include "base/sys.h"
 #include "net/sock.h"
 #include "server/server.h"
 #include "support/tmpdir.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 
 static size_t count_fds(void)
 {
@@ -151,12 +153,54 @@ static void one_node_per_directory(void **state)
     server_free(second);
 }
 
+static _Atomic uint64_t set_back_ns;
+
+static uint64_t clock_set_back(void)
+{
+    return sys_real.real_ns() - atomic_load(&set_back_ns);
+}
+
+/* How long a node has been up is not a matter of the wall clock, which somebody may set back behind its
+ * start. (It was up for 585 years then.) */
+static void uptime_goes_on_when_the_clock_is_set_back(void **state)
+{
+    char *_cleanup_tmpdir_ dir = tmpdir_new();
+    static struct sys table;
+    table = sys_real;
+    table.real_ns = clock_set_back;
+    sys = &table;
+    struct server *s = NULL;
+    struct err e = {0};
+    char http[128], answer[4096] = "";
+    int fd;
+    assert_int_equal(start(dir, NULL, &s, &e), 0);
+    part_of(s, "s3 http://", http);
+    atomic_store(&set_back_ns, (uint64_t)3600 * 1000000000);
+    assert_int_equal(sock_connect_tcp(http, 60000, &fd, &e), 0);
+    assert_int_equal(sock_send_all(fd, "GET /-/health HTTP/1.0\r\n\r\n", 26, 0), 0);
+    for (size_t n = 0; n < sizeof(answer) - 1;) {
+        ssize_t k = sock_recv_some(fd, answer + n, sizeof(answer) - 1 - n);
+        if (k < 0)
+            break;
+        n += (size_t)k;
+    }
+    (void)close(fd);
+    const char *at = strstr(answer, "\"uptime_s\": ");
+    assert_non_null(at);
+    double up_s = strtod(at + strlen("\"uptime_s\": "), NULL);
+    assert_true(up_s >= 0 && up_s < 3600);
+    server_stop(s);
+    server_free(s);
+    sys = &sys_real;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starts_and_stops_again_and_again),
         cmocka_unit_test(failed_starts_leave_nothing_behind),
         cmocka_unit_test(one_node_per_directory),
+        cmocka_unit_test(uptime_goes_on_when_the_clock_is_set_back),
     };
     return cmocka_run_group_tests_name("server", tests, NULL, NULL);
 }

@@ -180,6 +180,13 @@ uint64_t budget_used(struct budget *b)
     return b->used;
 }
 
+bool budget_is_wanted(struct budget *b)
+{
+    assert(b->magic == BUDGET_MAGIC);
+    LOCK_SCOPE(&b->lock);
+    return b->head != NULL;
+}
+
 uint64_t budget_total(const struct budget *b)
 {
     assert(b->magic == BUDGET_MAGIC);

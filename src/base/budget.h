@@ -20,4 +20,6 @@ int budget_take(struct budget *b, uint64_t n, uint64_t timeout_ms);
 int budget_take_asking(struct budget *b, uint64_t n, uint64_t step_ms, bool (*ask)(void *arg), void *arg);
 void budget_give(struct budget *b, uint64_t n);
 uint64_t budget_used(struct budget *b);
+/* Whether somebody waits for bytes. */
+bool budget_is_wanted(struct budget *b);
 uint64_t budget_total(const struct budget *b);

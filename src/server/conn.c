@@ -271,13 +271,14 @@ static bool cut_locked(struct conn *c, uint64_t now_ms, unsigned *n_cut)
     return true;
 }
 
-unsigned conn_table_cut_slow(struct conn_table *t, uint64_t now_ms, unsigned n)
+unsigned conn_table_cut_slow(struct conn_table *t, uint64_t now_ms, unsigned n, bool of_holders)
 {
     unsigned n_cut = 0;
     LOCK_SCOPE(&t->lock);
     for (int i = 0; i < CONN_SLOTS && n > 0; i++)
         for (struct conn *c = t->slots[i]; c && n > 0; c = c->next)
-            n -= cut_locked(c, now_ms, &n_cut);
+            if (!of_holders || atomic_load(&c->holds))
+                n -= cut_locked(c, now_ms, &n_cut);
     return n_cut;
 }
 

@@ -72,6 +72,7 @@ struct conn {
     uint8_t kind;          /* enum conn_kind */
     _Atomic uint8_t phase; /* enum conn_phase; written by the owner */
     atomic_bool expired;
+    atomic_bool holds;            /* memory that others may wait for */
     bool is_kept;                 /* its memory is */
     bool watched;                 /* all that arrives makes an event (EPOLLET), without arming */
     bool drained;                 /* nothing has arrived that was not read, or will not make an event */
@@ -150,8 +151,9 @@ void conn_table_shutdown(struct conn_table *t, bool busy_too);
 #define SLOW_GRACE_MS    5000
 
 /* Shuts down up to n connections that let their thread wait and are slow: reading only, where it receives, so
- * that it can answer. Those shut down before that wait still count. How many it were this time. */
-unsigned conn_table_cut_slow(struct conn_table *t, uint64_t now_ms, unsigned n);
+ * that it can answer. Those shut down before that wait still count. How many it were this time. `of_holders`:
+ * only such as hold memory. */
+unsigned conn_table_cut_slow(struct conn_table *t, uint64_t now_ms, unsigned n, bool of_holders);
 
 /* Keeps a copy of bytes for later, replacing what was kept. */
 void conn_keep_pending(struct conn *c, struct slice bytes);

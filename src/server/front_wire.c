@@ -100,13 +100,14 @@ void front_wire_free(struct front *f, struct wire_conn *w, int fd)
 
 /* Who finds none in time is answered so, and asks again by itself (ERR_CLOSED): the memory is that of other
  * requests, which end. */
-static int take_budget(struct front *f, struct frame *fr, uint64_t n)
+static int take_budget(struct front *f, struct conn *c, struct frame *fr, uint64_t n)
 {
     if (n <= WIRE_SMALL_BYTES)
         return 0;
     int k = budget_take(f->config.buffers, n, f->request_timeout_ms);
     if (k == 0) {
         fr->budget_bytes += n;
+        atomic_store(&c->holds, true);
         return 0;
     }
     metrics_count(METRIC_MEMORY_REFUSED, "wire", NULL, NULL);
@@ -177,7 +178,7 @@ static int receive_body(struct worker *w, struct conn *c, struct frame *fr)
     size_t want = fr->h.body_bytes;
     if (w->in.n > want)
         return err_set(&fr->e, ERR_PROTOCOL, "bytes behind the frame");
-    fr->refused = take_budget(w->front, fr, want);
+    fr->refused = take_budget(w->front, c, fr, want);
     if (fr->refused < 0)
         return skip_body(w, c, fr, want - w->in.n);
     const struct stream s = {.fd = c->fd, .pace = &c->pace};
@@ -310,15 +311,15 @@ static int prepare_reply(struct worker *w, struct conn *c, struct frame *fr, voi
         fetch->n = MIN(fetch->n, FETCH_MAX_BYTES);
     uint64_t n = s->reply_bytes ? s->reply_bytes(c->wire->session->user, fr->h.op, req) : 0;
     fr->reply_bytes = n;
-    return take_budget(w->front, fr, 2 * n);
+    return take_budget(w->front, c, fr, 2 * n);
 }
 
 /* Bytes that nobody could know of before, as those that a disk has just had no room for. */
-static int count_reply(struct worker *w, struct frame *fr, const void *rep)
+static int count_reply(struct worker *w, struct conn *c, struct frame *fr, const void *rep)
 {
     const struct wire_fetch_rep *fetch = fr->h.op == WIRE_OP_FETCH ? rep : NULL;
     uint64_t n = fetch ? fetch->data.n : 0;
-    return n > fr->reply_bytes ? take_budget(w->front, fr, 2 * (n - fr->reply_bytes)) : 0;
+    return n > fr->reply_bytes ? take_budget(w->front, c, fr, 2 * (n - fr->reply_bytes)) : 0;
 }
 
 static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, void *rep)
@@ -339,7 +340,7 @@ static int run(struct worker *w, struct conn *c, struct frame *fr, void *req, vo
     int k = prepare_reply(w, c, fr, req);
     if (k == 0)
         k = f->config.sessions.call(c->wire->session->user, fr->h.op, req, w->arena, rep, &fr->e);
-    return k < 0 ? k : count_reply(w, fr, rep);
+    return k < 0 ? k : count_reply(w, c, fr, rep);
 }
 
 static enum wire_via via_of(const struct conn *c)
@@ -427,15 +428,17 @@ static int answer(struct worker *w, struct conn *c, struct frame *fr, int *ret_p
 }
 
 /* Gives back what one request held. */
-static void clean_up(struct worker *w, struct frame *fr)
+static void clean_up(struct worker *w, struct conn *c, struct frame *fr)
 {
     arena_clear(w->arena);
     if (w->in.cap > 2 * WIRE_SMALL_BYTES)
         buf_fini(&w->in);
     if (w->out.cap > 2 * WIRE_SMALL_BYTES)
         buf_fini(&w->out);
-    if (fr->budget_bytes > 0)
-        budget_give(w->front->config.buffers, fr->budget_bytes);
+    if (fr->budget_bytes == 0)
+        return;
+    atomic_store(&c->holds, false);
+    budget_give(w->front->config.buffers, fr->budget_bytes);
     fr->budget_bytes = 0;
 }
 
@@ -512,7 +515,7 @@ static int serve_one(struct worker *w, struct conn *c, struct frame *fr)
     int k = receive_frame(w, c, fr);
     if (k == 0)
         k = serve_frame(w, c, fr);
-    clean_up(w, fr);
+    clean_up(w, c, fr);
     if (k == 0 && atomic_load(&w->front->draining))
         k = -EPIPE;
     return k;

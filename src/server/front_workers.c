@@ -283,19 +283,37 @@ static void sleep_until_needed(struct front *f, int timeout_ms)
     front_calm(f->reserve_fd);
 }
 
+static void count_cut(unsigned n)
+{
+    metrics_add(metrics_series(METRIC_REFUSED, "slow", NULL, NULL), n);
+}
+
 /* Workers may wait for clients, but not nearly all of them for clients that hardly do anything: whoever
- * dribbles on as many connections as there are workers would stop the node for everybody else. */
+ * dribbles on as many connections as there are workers would stop the node for everybody else. Nor is memory
+ * for such clients' bytes while others find none. */
 static void cut_slow(struct front *f, uint64_t now_ms)
 {
     unsigned most = f->config.threads - MAX(f->config.threads / WAITING_SHARE, 1u);
     unsigned waiting = atomic_load(&f->n_waiting);
-    unsigned n = waiting > most ? conn_table_cut_slow(&f->conns, now_ms, waiting - most) : 0;
-    if (n == 0)
-        return;
-    metrics_add(metrics_series(METRIC_REFUSED, "slow", NULL, NULL), n);
-    log_info("server",
-             "%u connections cut: %u of %u threads wait for clients, and those send or take next to nothing",
-             n, waiting, f->config.threads);
+    unsigned n =
+        waiting > most ? conn_table_cut_slow(&f->conns, now_ms, waiting - most, /* of_holders= */ false) : 0;
+    if (n > 0) {
+        count_cut(n);
+        log_info("server",
+                 "%u connections cut: %u of %u threads wait for clients, and those send or take next to "
+                 "nothing",
+                 n, waiting, f->config.threads);
+    }
+    n = waiting > 0 && budget_is_wanted(f->config.buffers)
+            ? conn_table_cut_slow(&f->conns, now_ms, waiting, /* of_holders= */ true)
+            : 0;
+    if (n > 0) {
+        count_cut(n);
+        log_info("server",
+                 "%u connections cut: others wait for the memory that they have, and they send or take next "
+                 "to nothing",
+                 n);
+    }
 }
 
 static void *reserved_main(void *arg)

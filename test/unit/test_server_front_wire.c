@@ -467,6 +467,38 @@ static void what_finds_no_memory_is_refused_alone(void **state)
     stop(f);
 }
 
+/* Clients that announce large bodies and then send next to nothing do not keep the memory for all of them
+ * from others, also while there are threads enough. */
+static void dribbled_bodies_keep_no_memory_from_others(void **state)
+{
+    enum { N = 4 };
+    struct fixture *f =
+        start(&(struct front_config){.threads = 4 * N, .request_timeout_ms = 100 * PATIENCE_MS});
+    struct buf _cleanup_buf_ b = BUF_INIT(MIB);
+    struct wire_hello_rep rep;
+    struct err e = {0};
+    int slow[N], fd = dial_unix(f);
+    const struct wire_header h = {
+        .body_bytes = WIRE_BODY_MAX_BYTES, .op = WIRE_OP_PUT_WRITE, .request_id = 1};
+    uint8_t head[WIRE_HEADER_BYTES];
+    assert_int_equal(budget_total(f->buffers), N * WIRE_BODY_MAX_BYTES);
+    assert_int_equal(hello(fd, session_a, "", NULL, &b, &rep, &e), 0);
+    wire_header_encode(&h, head);
+    for (int i = 0; i < N; i++) {
+        slow[i] = dial_unix(f);
+        assert_int_equal(hello(slow[i], session_b, "", NULL, &b, &rep, &e), 0);
+        assert_int_equal(sock_send_all(slow[i], head, sizeof(head), 0), 0);
+    }
+    while (budget_used(f->buffers) < budget_total(f->buffers))
+        sys->sleep_ns(1000000);
+    front_set_timeouts(f->front, PATIENCE_MS / 4, PATIENCE_MS); /* of who waits for memory from now on */
+    assert_int_equal(write_piece(fd, 3 * MIB, &e), 0);
+    for (int i = 0; i < N; i++)
+        (void)close(slow[i]);
+    (void)close(fd);
+    stop(f);
+}
+
 /* Who connects to the wire port and says nothing, or no HELLO, is gone after the request timeout; a client
  * that has signed in may be silent for as long as it likes. */
 static void strangers_do_not_stay(void **state)
@@ -585,6 +617,7 @@ int main(void)
         cmocka_unit_test(half_hellos_hold_no_thread),
         cmocka_unit_test(large_bodies_go_through),
         cmocka_unit_test(what_finds_no_memory_is_refused_alone),
+        cmocka_unit_test(dribbled_bodies_keep_no_memory_from_others),
         cmocka_unit_test(the_network_locks_out_nobody_here),
         cmocka_unit_test(strangers_do_not_stay),
         cmocka_unit_test(clients_that_vanish_are_found_out),

@@ -295,16 +295,17 @@ static void cuts_slow_clients_only(void **state)
     begun.c->pace.since_ms = START + 10001;
     sends.c->pace.step = enough; /* it may have taken nearly all of it */
     slow.c->pace.bytes = enough - 1;
-    assert_int_equal(conn_table_cut_slow(\& t, START + waited_ms, 1, /* of_holders= */ false), 1);
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 10, /* of_holders= */ true), 0);
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 1, /* of_holders= */ false), 1);
     assert_int_equal(is_ended(&slow) + is_ended(&slower), 1);
-    assert_int_equal(conn_table_cut_slow(\& t, START + waited_ms, 1, /* of_holders= */ false),
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 1, /* of_holders= */ false),
                      0); /* it counts until it waits no more */
-    assert_int_equal(conn_table_cut_slow(\& t, START + waited_ms, 10, /* of_holders= */ false), 1);
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 10, /* of_holders= */ false), 1);
     assert_true(is_ended(&slow) && is_ended(&slower));
     assert_false(is_ended(&idle) || is_ended(&fast) || is_ended(&begun) || is_ended(&sends));
     assert_true(can_answer(&slow) && can_answer(&slower) && can_answer(&sends));
     sends.c->pace.step = 1;
-    assert_int_equal(conn_table_cut_slow(\& t, START + waited_ms, 10, /* of_holders= */ false), 1);
+    assert_int_equal(conn_table_cut_slow(&t, START + waited_ms, 10, /* of_holders= */ false), 1);
     assert_true(is_ended(&sends) && !can_answer(&sends));
     drop(&t, &idle);
     drop(&t, &fast);

@@ -382,7 +382,8 @@ int front_listen(struct front *f, int fd, enum conn_kind kind, struct err *e)
 int front_drain(struct front *f, uint64_t timeout_ms)
 {
     assert(f->magic == FRONT_MAGIC);
-    uint64_t end_ms = sys_mono_ms() + timeout_ms;
+    uint64_t now_ms = sys_mono_ms(), end_ms = now_ms + timeout_ms;
+    atomic_store(&f->linger_end_ms, now_ms + LINGER_STOP_MS);
     atomic_store(&f->draining, true);
     for (int i = 0; i < CONN_KIND_COUNT; i++)
         if (f->listeners[i]) /* nobody connects any more; closed by front_free */

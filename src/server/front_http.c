@@ -46,8 +46,9 @@ static void wait_for_head(struct front *f, struct conn *c)
 
 static void wait_for_scrap(struct front *f, struct conn *c)
 {
-    conn_set_deadline(&f->conns, c, MIN(sys_mono_ms() + LINGER_IDLE_MS, c->head_deadline_ms),
-                      /* exact= */ true);
+    uint64_t deadline_ms = MIN(sys_mono_ms() + LINGER_IDLE_MS, c->head_deadline_ms),
+             end_ms = atomic_load(&f->linger_end_ms);
+    conn_set_deadline(&f->conns, c, end_ms > 0 ? MIN(deadline_ms, end_ms) : deadline_ms, /* exact= */ true);
     front_arm(f, c, EPOLLIN);
 }
 

@@ -12,6 +12,7 @@
 #define LINGER_IDLE_MS     5000  /* without a byte more: on a machine with much to do a peer stands still */
 #define LINGER_MS          30000 /* all in all */
 #define LINGER_MAX_BYTES   (16 * MIB)
+#define LINGER_STOP_MS     2000 /* once the node stops */
 
 #define CACHE_LINE_BYTES                                                                                     \
     64 /* what one thread changes all the time lies in no line that another one reads                        \
@@ -41,9 +42,10 @@ struct front {
     int kick_fd;    /* eventfd in the epoll set: makes one waiting worker look at the ready list */
     int reserve_fd; /* eventfd of the reserved thread: no worker waits any more */
     atomic_bool draining, stopping;
-    atomic_size_t heads_bytes; /* of conn.pending */
-    struct budget *answers;    /* of what conn.rest holds in memory */
-    atomic_uint n_waiting;     /* workers that wait for a client's bytes, or for it to take some */
+    _Atomic uint64_t linger_end_ms; /* of all connections that linger, monotonic; 0: the node does not stop */
+    atomic_size_t heads_bytes;      /* of conn.pending */
+    struct budget *answers;         /* of what conn.rest holds in memory */
+    atomic_uint n_waiting;          /* workers that wait for a client's bytes, or for it to take some */
 
     struct lock lock; /* ready list, n_parked, n_called */
     struct conn *ready_first, *ready_last;

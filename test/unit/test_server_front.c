@@ -713,6 +713,34 @@ static void no_turn_is_forgotten(void **state)
     stop(f);
 }
 
+static atomic_bool dribbles;
+
+static void *dribble_main(void *arg)
+{
+    const int *fd = arg;
+    while (atomic_load(&dribbles) && send(*fd, "x", 1, MSG_NOSIGNAL) == 1)
+        sys->sleep_ns(100 * 1000000ull);
+    return NULL;
+}
+
+/* Who was refused and goes on sending, for which it needs no keys, does not hold up a node that stops. */
+static void draining_waits_for_no_refused_senders(void **state)
+{
+    struct fixture *f = start(&(struct front_config){0});
+    struct buf _cleanup_buf_ b = BUF_INIT(MIB);
+    pthread_t t;
+    int fd = dial(f->http);
+    say(fd, "nonsense\r\n\r\n");
+    assert_int_equal(answer(fd, &b), 400);
+    atomic_store(&dribbles, true);
+    assert_int_equal(pthread_create(&t, NULL, dribble_main, &fd), 0);
+    assert_int_equal(front_drain(f->front, 20000), 0);
+    atomic_store(&dribbles, false);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    (void)close(fd);
+    stop(f);
+}
+
 /* A request that does not end keeps draining from succeeding, not from returning. */
 static void draining_gives_up_after_its_time(void **state)
 {
@@ -752,6 +780,7 @@ int main(void)
         cmocka_unit_test(blocked_requests_call_up_workers),
         cmocka_unit_test(many_clients_get_right_answers),
         cmocka_unit_test(draining_waits_for_running_requests),
+        cmocka_unit_test(draining_waits_for_no_refused_senders),
         cmocka_unit_test(draining_gives_up_after_its_time),
     };
     (void)signal(SIGPIPE, SIG_IGN);

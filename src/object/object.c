@@ -561,6 +561,8 @@ int object_check_key(struct slice key, struct err *e)
     if (key.n > ORIGIN_KEY_MAX_BYTES)
         return err_set(e, -ENAMETOOLONG, "key is %zu bytes long, at most %d are allowed", key.n,
                        ORIGIN_KEY_MAX_BYTES);
+    if (slice_find(key, '\0') >= 0) /* what is behind it would be another key's to who takes it for an end */
+        return err_set(e, -EINVAL, "key with a NUL");
     return 0;
 }
 

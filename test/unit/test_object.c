@@ -170,7 +170,8 @@ static void test_empty_object_opens(void **state)
     close_object(f, o.handle);
 }
 
-/* A key that is not there, an empty key, one too long, a bucket that is not there: each its own error. */
+/* A key that is not there, an empty key, one too long, one with a NUL, a bucket that is not there: each its
+ * own error. */
 static void test_what_is_not_there_is_said(void **state)
 {
     struct fixture *f = *state;
@@ -182,8 +183,12 @@ static void test_what_is_not_there_is_said(void **state)
     memset(longest, 'k', sizeof(longest));
     longest[1025] = 0;
     assert_int_equal(open_object(f, longest, 0, &o, NULL), -ENAMETOOLONG);
-    struct wire_open_req req = {.bucket = SLICE_LIT("other"), .key = SLICE_LIT("k")};
     struct err e = {0};
+    struct wire_put_open_req put = {.bucket = SLICE_LIT("data"), .key = slice_of("k\0x", 3), .size = 1};
+    struct wire_put_open_rep put_rep;
+    assert_int_equal(object_put_open(f->session, &put, f->arena, &put_rep, &e), -EINVAL);
+    assert_string_equal(e.text, "key with a NUL");
+    struct wire_open_req req = {.bucket = SLICE_LIT("other"), .key = SLICE_LIT("k")};
     assert_int_equal(object_open(f->session, &req, f->arena, &o, &e), ERR_NO_BUCKET);
     assert_non_null(strstr(e.text, "other"));
 }

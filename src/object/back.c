@@ -640,6 +640,8 @@ void back_count(struct back *b, uint64_t bucket_id, struct slice prefix, struct 
 {
     *ret = (struct back_count){0};
     LOCK_SCOPE(&b->lock);
+    if (bucket_id != 0 && !find_bucket_locked(b, bucket_id)) /* it never had any: no walk over all for that */
+        return;
     for (const struct back_entry *x = b->first; x; x = x->next) {
         if (!is_below(x, bucket_id, prefix))
             continue;

@@ -101,6 +101,8 @@ static int prepare(struct web_call *c, struct web_request *q, struct err *e)
     r = web_request_headers(c, q, e);
     if (r == 0 && c->method == WEB_GET)
         r = web_request_header(q, SLICE_LIT("Accept-Encoding"), SLICE_LIT("gzip"), e);
+    if (r == 0 && g->billing_project && own)
+        r = web_request_header(q, SLICE_LIT("x-goog-user-project"), slice_str(g->billing_project), e);
     return r == 0 && g->token && own ? add_token(g, c, q, e) : r;
 }
 
@@ -240,6 +242,7 @@ static void gs_free(struct gs *g)
     gs_token_free(g->token);
     free(g->bucket);
     free(g->prefix);
+    free(g->billing_project);
     free(g->view.generation);
     free(g->view.key);
     g->magic = 0;
@@ -282,6 +285,7 @@ static int gs_open(struct slice rest, const struct origin_options *o, struct ori
     g->base.capabilities = ORIGIN_CAN_RANGE | ORIGIN_CAN_IF_MATCH | ORIGIN_CAN_CONDITIONAL_PUT |
                            ORIGIN_CAN_COPY | ORIGIN_CAN_MULTIPART | ORIGIN_CAN_META | ORIGIN_BYTES_ALONE;
     g->part_bytes = o->part_size;
+    g->billing_project = o->billing_project && o->billing_project[0] ? web_dup(o->billing_project) : NULL;
     g->base.begins_no_uploads = !o->parts;
     bool emulator = false;
     int r = web_init(&g->web, &web_kind, &g->base, o, e);

@@ -72,7 +72,8 @@ struct gs {
     struct origin base; /* first */
     uint32_t magic;
     char *bucket;
-    char *prefix; /* "" or ends with '/' */
+    char *prefix;          /* "" or ends with '/' */
+    char *billing_project; /* NULL: the bucket's owner pays */
     struct web web;
     struct web_endpoint endpoint;
     struct gs_token *token; /* NULL: requests are not signed */

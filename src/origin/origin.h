@@ -84,6 +84,8 @@ struct origin_attr {
       "s3, gs, az: requests are not signed, whatever credentials the node has: public buckets")              \
     X(requester_pays, BOOL, "origin.requester_pays", NULL, "false", 0, 0, NULL, false,                       \
       "s3: the node's account pays for requests and bytes, which such buckets demand")                       \
+    X(billing_project, STRING, "origin.billing_project", "NAME", NULL, 0, 0, NULL, false,                    \
+      "gs: the project that pays for requests and bytes, which buckets with requester pays demand")          \
     X(sse, ENUM, "origin.sse", "KIND", "default", 0, 0, "default|AES256|aws:kms|aws:kms:dsse", false,        \
       "s3: how the service encrypts what is written; default: as its bucket says")                           \
     X(sse_key, STRING, "origin.sse_key", "ID", NULL, 0, 0, NULL, false,                                      \

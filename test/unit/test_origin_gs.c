@@ -678,6 +678,25 @@ static void test_bad_files(void **state)
     }
 }
 
+/* Whose project pays is said with each request, and with none without origin.billing_project. */
+static void test_billing_project(void **state)
+{
+    static const struct script_step steps[] = {
+        {.answer = CLOSED("200 OK") RESOURCE("42", "1000"), .close = true}};
+    static const char *const pays[] = {"origin.endpoint", "http://127.0.0.1:%p", "origin.billing_project",
+                                       "my-project", NULL};
+    for (size_t i = 0; i < 2; i++) {
+        struct web_fixture f;
+        struct origin_attr attr;
+        struct err e;
+        web_fixture_start(&f, "gs://bucket", steps, ARRAY_SIZE(steps), i == 0 ? pays : plain);
+        WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+        const char *found = script_header(script_head(&f.script, 0), "x-goog-user-project");
+        assert_true(i == 0 ? found && strncmp(found, "my-project\r\n", 12) == 0 : !found);
+        web_fixture_stop(&f);
+    }
+}
+
 /* With origin.anonymous the file that the environment names is not looked at. */
 static void test_anonymous(void **state)
 {
@@ -723,6 +742,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_anonymous),
+        cmocka_unit_test(test_billing_project),
         cmocka_unit_test(test_stat),
         cmocka_unit_test(test_bytes_tell_no_metadata),
         cmocka_unit_test(test_wrong_answers),

@@ -9,11 +9,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import lab as lab_module
+from front import certificate
 from lab import SHAPE, SHAPED_BYTES_PER_S, harness, pair_row, say, stolen, value_row
 from peers import tree
 from uploads import made_bucket
 from usage import Usage, cpu_seconds
-from versus import asked, bench, costs, make_files, make_objects, sources_of
+from versus import NotRun, asked, bench, costs, make_files, make_objects, rounds, sources_of
 
 PREFETCH_FILES, QUICK_PREFETCH_FILES, PREFETCH_BYTES, PREFETCH_PARALLEL = 2000, 300, 110_000, 128  # what a node asks of an origin at a time
 LARGE_FILES, QUICK_LARGE_FILES, LARGE_BYTES = 10, 2, 100_000_000
@@ -21,14 +22,15 @@ MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
 BARE_RANGE_BYTES, BARE_RANGES, BARE_PART_BYTES, BARE_PARTS, BARE_OBJECTS = 4 << 20, 4, 16 << 20, 6, 4  # as jobs fetch and send
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 COMPARED_MAX = 2_000
+SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"  # Debian, Fedora, SUSE
 
 
 class NodeOrigin:
     """Another node as an origin: scratch buckets over S3. It costs little processor time for what it gives, as an origin on a machine of its own
     costs none here."""
 
-    def __init__(self, node):
-        self.node, self.endpoint, self.port = node, node.endpoint, int(node.endpoint.rsplit(":", 1)[1])
+    def __init__(self, node, ca_file=None):
+        self.node, self.endpoint, self.port, self.ca_file = node, node.endpoint, int(node.endpoint.rsplit(":", 1)[1]), ca_file
         self.access_key, self.secret_key = node.credentials
 
     @property
@@ -45,7 +47,7 @@ class NodeOrigin:
 
     def properties(self, endpoint=None):
         return {"origin.endpoint": endpoint or self.endpoint, "origin.region": harness.REGION, "origin.access_key": self.access_key,
-                "origin.secret_key": self.secret_key}
+                "origin.secret_key": self.secret_key, **({"origin.ca_file": str(self.ca_file)} if self.ca_file else {})}
 
 
 @contextlib.contextmanager
@@ -135,6 +137,41 @@ def prefetch(lab):
     lab.fill_memory()
     with origins(lab) as servers:
         return [row for name, origin in servers.items() for row in prefetch_from(lab, name, origin)]
+
+
+def authorities(lab, certificate):
+    """A file with those of the system and one more, as where a company has one of its own."""
+    system = next((path for path in SYSTEM_AUTHORITIES if os.path.exists(path)), None)
+    if system is None:
+        raise NotRun("the system has no file of authorities")
+    path = lab.path("authorities")
+    with open(path, "wb") as out:
+        for one in (system, certificate):
+            with open(one, "rb") as f:
+                out.write(f.read())
+    return path
+
+
+def prefetch_https(lab):
+    """A prefetch job over files of 110 KB from another node over https, each time by a node that has just begun, against the same over http; neither
+    is shaped, as the shaper speaks http. The node trusts the system's authorities and the other node's. What is measured is what an origin in a
+    cloud costs besides: shaking hands on each connection, verifying certificates, and the cipher, which both nodes work at on the same processors."""
+    count = QUICK_PREFETCH_FILES if lab.quick else PREFETCH_FILES
+    cert, key = certificate(lab.path("certificate"))
+    with lab.node() as plain, lab.node(ca=cert, tls_cert=cert, tls_key=key) as secure:
+        origins_by = {"http": NodeOrigin(plain), "https": NodeOrigin(secure, authorities(lab, cert))}
+        buckets = {name: make_objects(lab, count, PREFETCH_BYTES, origin) for name, origin in origins_by.items()}
+
+        def taking(name):
+            def once():
+                with lab.node(buckets[name], keep=True, origin=origins_by[name]) as node:
+                    return timed_job(lab, node, count * PREFETCH_BYTES, "prefetch", buckets[name], timeout=600)
+            return once
+
+        taken, share = rounds(lab, {name: taking(name) for name in origins_by})
+    row = pair_row(f"Prefetch of {count:,} files of 110 KB by a job from another node over https, of the rate over http (no goal here)", 0,
+                   [(ours["rate"], other["rate"]) for ours, other in zip(taken["https"], taken["http"])], share, "MB/s", 1e-6)
+    return [{**row, "goal": "-", "met": None, "ours_cost": costs(taken["https"]), "reference_cost": costs(taken["http"])}]
 
 
 def empty(client, bucket):
@@ -302,4 +339,4 @@ def jobs_small(lab):
                       detail=f"{one['seconds']:.0f} s", ours_cost=costs([one])) for word, one in zip(("Import", "Export"), samples)]
 
 
-MEASURES = {"prefetch": prefetch, "jobs": jobs, "jobs_small": jobs_small, "jobs_large": jobs_large}
+MEASURES = {"prefetch": prefetch, "prefetch_https": prefetch_https, "jobs": jobs, "jobs_small": jobs_small, "jobs_large": jobs_large}

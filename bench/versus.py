@@ -345,6 +345,8 @@ def make_objects(lab, count, size, origin=None):
     origin = origin or lab.origin
     bucket = origin.new_bucket()
     env = {"AWS_ENDPOINT_URL": origin.endpoint, "AWS_ACCESS_KEY_ID": origin.access_key, "AWS_SECRET_ACCESS_KEY": origin.secret_key}
+    ca_file = getattr(origin, "ca_file", None)
+    env |= {"AWS_CA_BUNDLE": str(ca_file)} if ca_file else {}
     bench("epoch", f"s3://{bucket}", "--make", f"{count}x{size}", "--epochs", 1, "--workers", 16, env=env)
     return bucket
 

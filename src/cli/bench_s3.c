@@ -26,6 +26,7 @@ struct endpoint {
     char *base; /* "http://host:port" */
     char *host; /* as the Host header says it */
     char *access, *secret, *token, *region;
+    char *ca_file; /* NULL: the system's authorities */
 };
 
 struct bench_conn {
@@ -66,6 +67,7 @@ static void endpoint_free(struct endpoint *p)
     free(p->secret);
     free(p->token);
     free(p->region);
+    free(p->ca_file);
     free(p);
 }
 
@@ -91,6 +93,7 @@ static int s3_open(struct bench_target *t, struct err *e)
     p->access = copy(environment("AWS_ACCESS_KEY_ID", NULL));
     p->secret = copy(environment("AWS_SECRET_ACCESS_KEY", NULL));
     p->token = copy(environment("AWS_SESSION_TOKEN", NULL));
+    p->ca_file = copy(environment("AWS_CA_BUNDLE", NULL));
     const char *region =
         t->options->region ? t->options->region : environment("AWS_REGION", "AWS_DEFAULT_REGION");
     p->region = copy(region ? region : "us-east-1");
@@ -240,7 +243,7 @@ static void set_up(struct bench_conn *c, const struct call *call, struct curl_sl
 {
     CURL *easy = c->easy;
     curl.easy_reset(easy); /* keeps the connection */
-    c->trust = (struct trust){.ca_file = environment("AWS_CA_BUNDLE", NULL), .e = e};
+    c->trust = (struct trust){.ca_file = ((const struct endpoint *)c->t->state)->ca_file, .e = e};
     trust_set(easy, &c->trust);
     curl_set(easy, CURLOPT_URL, c->url.p);
     curl_set(easy, CURLOPT_PATH_AS_IS, 1L);

@@ -196,12 +196,17 @@ def test_a_failed_unit_program_is_told_at_the_end(tmp_path):
     log.write_text("\n".join(json.dumps(x) for x in [
         {"name": "base / good", "result": "OK", "stdout": "[       OK ] test_a\n", **ends},
         {"name": "base / bad", "result": "FAIL", "stdout": "begin\n" * 40 + "[  FAILED  ] test_b\n", "stderr": "0 != 1\n", **ends},
-        {"name": "base / slow", "result": "TIMEOUT", "stdout": "[ RUN      ] test_c\n", **ends}]) + "\n")
+        {"name": "base / slow", "result": "TIMEOUT", "stdout": "[ RUN      ] test_c\n", **ends},
+        {"name": "base / race", "result": "FAIL", "stdout": "[       OK ] test_d\n",
+         "stderr": "begin\n" * 40 + "WARNING: ThreadSanitizer: data race (pid=1)\n  #0 of it\nSUMMARY: of it\n" + "on\n" * 40, **ends}]) + "\n")
     done = run(sys.executable, ROOT / "scripts/failed-units", log)
     told = done.stdout.splitlines()
     assert told[0] == "== base / bad: FAIL, status 1, after 3 s"
-    assert told[-4:] == ["[  FAILED  ] test_b", "0 != 1", "== base / slow: TIMEOUT, status 1, after 3 s", "[ RUN      ] test_c"]
-    assert 20 < len(told) < 40 and not done.stderr
+    race = told.index("== base / race: FAIL, status 1, after 3 s")
+    assert told[race - 4:race] == ["[  FAILED  ] test_b", "0 != 1", "== base / slow: TIMEOUT, status 1, after 3 s", "[ RUN      ] test_c"]
+    assert 20 < race < 40 and not done.stderr
+    # A report of a sanitizer stands wherever it was written, and the program may go on after it.
+    assert told[race + 1:race + 5] == ["WARNING: ThreadSanitizer: data race (pid=1)", "  #0 of it", "SUMMARY: of it", "on"] and told[-1] == "on"
     script = (ROOT / "scripts/test").read_text()
     assert script.index('scripts/failed-units "$dir/meson-logs/testlog.json" >>"$failures"') < script.index('cat "$failures"') < script.index("$passed passed, $failed failed")
 

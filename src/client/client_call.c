@@ -94,8 +94,10 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_TREE_OPEN:
     case WIRE_OP_TREE_LINK:
     case WIRE_OP_TREE_UNLINK:
+    case WIRE_OP_TREE_REMOVE:
     case WIRE_OP_TREE_RMDIR:
     case WIRE_OP_TREE_RENAME:
+    case WIRE_OP_TREE_MOVE:
     case WIRE_OP_TREE_XATTR_SET:
     case WIRE_OP_TREE_XATTR_REMOVE:
     case WIRE_OP_TREE_APPEND:
@@ -174,8 +176,10 @@ bool client_op_is_long(uint32_t op)
     case WIRE_OP_TREE_SYNC:
     case WIRE_OP_TREE_LINK:
     case WIRE_OP_TREE_UNLINK:
+    case WIRE_OP_TREE_REMOVE:
     case WIRE_OP_TREE_RMDIR:
     case WIRE_OP_TREE_RENAME:
+    case WIRE_OP_TREE_MOVE:
     case WIRE_OP_TREE_READDIR:
     case WIRE_OP_TREE_XATTR_SET:
     case WIRE_OP_TREE_XATTR_REMOVE:
@@ -201,8 +205,10 @@ bool client_op_is_short(uint32_t op)
     case WIRE_OP_TREE_OPEN:
     case WIRE_OP_TREE_LINK:
     case WIRE_OP_TREE_UNLINK:
+    case WIRE_OP_TREE_REMOVE:
     case WIRE_OP_TREE_RMDIR:
     case WIRE_OP_TREE_RENAME:
+    case WIRE_OP_TREE_MOVE:
         return true;
     default:
         return false;

@@ -270,20 +270,26 @@ static bool has_attr_locked(const struct tree_known *k, const struct place *p)
 }
 
 /* Whether nothing else changed in its lane since it began. */
-static bool end_locked(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made)
+static bool is_alone_locked(struct tree_known *k, const struct tree_change *c)
+{
+    const struct lane *l = lane_of(k, c->dir);
+    return l->n_changing == 1 && serial_of(k, l) == c->serial;
+}
+
+/* changed_ns: the directory's times from now on; 0: not known. */
+static void end_locked(struct tree_known *k, const struct tree_change *c, int64_t changed_ns, bool more_dirs)
 {
     struct lane *l = lane_of(k, c->dir);
-    bool alone = --l->n_changing == 0 && serial_of(k, l) == c->serial;
+    l->n_changing--;
     l->serial++;
     struct place *p = find_locked(k, c->dir);
     if (!p)
-        return alone;
-    p->has_attr = has_attr_locked(k, p) && made && alone;
+        return;
+    p->has_attr = has_attr_locked(k, p) && changed_ns != 0;
     if (p->has_attr) {
-        p->attr.mtime_ns = p->attr.ctime_ns = made->birth_ns;
-        p->attr.links += S_ISDIR(made->mode);
+        p->attr.mtime_ns = p->attr.ctime_ns = changed_ns;
+        p->attr.links += more_dirs;
     }
-    return alone;
 }
 
 void tree_known_end(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made)
@@ -291,27 +297,31 @@ void tree_known_end(struct tree_known *k, const struct tree_change *c, const str
     if (c->dir == 0)
         return;
     LOCK_SCOPE(&k->lock);
-    (void)end_locked(k, c, made);
+    bool knows = made && is_alone_locked(k, c);
+    end_locked(k, c, knows ? made->birth_ns : 0, knows && S_ISDIR(made->mode));
 }
 
-void tree_known_end_gone(struct tree_known *k, const struct tree_change *c, struct slice name)
+void tree_known_end_gone(struct tree_known *k, const struct tree_change *c, struct slice name,
+                         int64_t changed_ns)
 {
     LOCK_SCOPE(&k->lock);
-    if (end_locked(k, c, /* made= */ NULL))
+    bool alone = is_alone_locked(k, c);
+    end_locked(k, c, alone ? changed_ns : 0, /* more_dirs= */ false);
+    if (alone)
         note_absent_locked(k, c->dir, name);
 }
 
 void tree_known_end_moved(struct tree_known *k, const struct tree_change *from, struct slice name,
-                          const struct tree_change *to)
+                          const struct tree_change *to, int64_t changed_ns)
 {
     LOCK_SCOPE(&k->lock);
     const struct lane *l = lane_of(k, from->dir);
-    /* In one lane the second began within the first. */
-    bool is_one_lane = l == lane_of(k, to->dir);
-    bool alone =
-        is_one_lane && l->n_changing == 2 && to->serial == from->serial + 1 && serial_of(k, l) == to->serial;
-    (void)end_locked(k, to, /* made= */ NULL);
-    alone = end_locked(k, from, /* made= */ NULL) || alone;
+    bool alone = is_alone_locked(k, from), to_alone = is_alone_locked(k, to);
+    if (l == lane_of(k, to->dir)) /* the second began within the first */
+        alone = to_alone =
+            l->n_changing == 2 && to->serial == from->serial + 1 && serial_of(k, l) == to->serial;
+    end_locked(k, to, to_alone ? changed_ns : 0, /* more_dirs= */ false);
+    end_locked(k, from, alone ? changed_ns : 0, /* more_dirs= */ false);
     if (alone)
         note_absent_locked(k, from->dir, name);
 }

@@ -40,13 +40,15 @@ void tree_known_begin(struct tree_known *k, uint64_t dir, struct slice name, str
  * birth; NULL: nothing is known of what became of the directory. */
 void tree_known_end(struct tree_known *k, const struct tree_change *c, const struct wire_inode *made);
 /* The same for a change that was made and took `name` away: nobody made it anew meanwhile, or it is asked
- * for. */
-void tree_known_end_gone(struct tree_known *k, const struct tree_change *c, struct slice name);
-/* The same for both directories of a rename that took `name` out of the first. They may be one. */
+ * for. changed_ns: the directory's times by it; 0: not known. */
+void tree_known_end_gone(struct tree_known *k, const struct tree_change *c, struct slice name,
+                         int64_t changed_ns);
+/* The same for both directories of a rename that took `name` out of the first. They may be one. changed_ns
+ * not 0: what was renamed or replaced is no directory. */
 void tree_known_end_moved(struct tree_known *k, const struct tree_change *from, struct slice name,
-                          const struct tree_change *to);
-/* Directories changed that have no name here: a rename, which changes the one that moves, too. Before and
- * after the node is asked. */
+                          const struct tree_change *to, int64_t changed_ns);
+/* Directories changed that have no name here: those that are moved or removed. After the node is asked;
+ * before as well, where it is known before. */
 void tree_known_forget_attrs(struct tree_known *k);
 
 /* ---- what the node said ---- */

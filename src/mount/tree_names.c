@@ -81,21 +81,37 @@ void tree_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const c
     tree_reply_entry(req, &rep.inode);
 }
 
+/* A node of before TREE_REMOVE is asked as before. */
+static int remove_name(struct mount *m, const struct wire_tree_remove_req *q, int64_t *ret_changed_ns,
+                       struct err *e)
+{
+    struct wire_tree_remove_rep rep;
+    struct wire_tree_unlink_rep none;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_remove(m->client, q, &b, &rep, e);
+    if (r == 0)
+        *ret_changed_ns = rep.changed_ns;
+    if (r != ERR_NOT_IMPLEMENTED)
+        return r;
+    const struct wire_tree_unlink_req old = {
+        .bucket = q->bucket, .parent = q->parent, .name = q->name, .mount = q->mount, .request = q->request};
+    return client_tree_unlink(m->client, &old, &b, &none, e);
+}
+
 void tree_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
-    struct wire_tree_unlink_req q = {.bucket = slice_str(m->bucket),
+    struct wire_tree_remove_req q = {.bucket = slice_str(m->bucket),
                                      .parent = tree_ino(m, parent),
                                      .name = slice_str(name),
                                      TREE_CHANGE(m)};
-    struct wire_tree_unlink_rep rep;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int64_t changed_ns = 0;
     struct tree_change change;
     tree_known_begin(m->tree->known, q.parent, SLICE_NULL, &change);
-    int r = client_tree_unlink(m->client, &q, &b, &rep, &e);
+    int r = remove_name(m, &q, &changed_ns, &e);
     if (r == 0 && !request_comes_again()) /* else removed by a process before, and perhaps made since */
-        tree_known_end_gone(m->tree->known, &change, q.name);
+        tree_known_end_gone(m->tree->known, &change, q.name, changed_ns);
     else
         tree_known_end(m->tree->known, &change, /* made= */ NULL);
     if (r == 0)
@@ -121,6 +137,29 @@ void tree_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     tree_reply(req, "rmdir", r, &e);
 }
 
+/* The same of TREE_MOVE. */
+static int move_name(struct mount *m, const struct wire_tree_move_req *q, int64_t *ret_changed_ns,
+                     struct err *e)
+{
+    struct wire_tree_move_rep rep;
+    struct wire_tree_rename_rep none;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int r = client_tree_move(m->client, q, &b, &rep, e);
+    if (r == 0)
+        *ret_changed_ns = rep.changed_ns;
+    if (r != ERR_NOT_IMPLEMENTED)
+        return r;
+    const struct wire_tree_rename_req old = {.bucket = q->bucket,
+                                             .parent = q->parent,
+                                             .name = q->name,
+                                             .to_parent = q->to_parent,
+                                             .to_name = q->to_name,
+                                             .flags = q->flags,
+                                             .mount = q->mount,
+                                             .request = q->request};
+    return client_tree_rename(m->client, &old, &b, &none, e);
+}
+
 void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
                     const char *new_name, unsigned flags)
 {
@@ -130,7 +169,7 @@ void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_in
         (void)fuse_reply_err(req, EINVAL);
         return;
     }
-    struct wire_tree_rename_req q = {
+    struct wire_tree_move_req q = {
         .bucket = slice_str(m->bucket),
         .parent = tree_ino(m, parent),
         .name = slice_str(name),
@@ -140,20 +179,19 @@ void tree_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_in
             (flags & RENAME_NOREPLACE ? WIRE_NOREPLACE : 0) | (flags & RENAME_EXCHANGE ? WIRE_EXCHANGE : 0),
         TREE_CHANGE(m),
     };
-    struct wire_tree_rename_rep rep;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    int64_t changed_ns = 0;
     struct tree_change from, to;
-    tree_known_forget_attrs(m->tree->known); /* also of the one that moves */
     tree_known_begin(m->tree->known, q.parent, q.name, &from);
     tree_known_begin(m->tree->known, q.to_parent, q.to_name, &to);
-    int r = client_tree_rename(m->client, &q, &b, &rep, &e);
+    int r = move_name(m, &q, &changed_ns, &e);
     if (r == 0 && !(flags & RENAME_EXCHANGE) && !request_comes_again()) {
-        tree_known_end_moved(m->tree->known, &from, q.name, &to);
+        tree_known_end_moved(m->tree->known, &from, q.name, &to, changed_ns);
     } else {
         tree_known_end(m->tree->known, &to, /* made= */ NULL);
         tree_known_end(m->tree->known, &from, /* made= */ NULL);
     }
-    tree_known_forget_attrs(m->tree->known);
+    if (changed_ns == 0) /* perhaps also of one that moved */
+        tree_known_forget_attrs(m->tree->known);
     if (r == 0)
         tree_named_moved(m->tree->named, q.parent, q.name, q.to_parent, q.to_name,
                          /* exchange= */ (flags & RENAME_EXCHANGE) != 0);

@@ -326,8 +326,11 @@ bool scratch_in_group(const struct scratch_cred *cred, uint32_t gid);
 
 int scratch_link(struct scratch *s, const struct scratch_call *call, uint64_t ino, uint64_t parent,
                  struct slice name, struct arena *a, struct scratch_inode *ret, struct err *e);
+/* ret_changed_ns, here and of scratch_rename; may be NULL: the times of change that the directories of the
+ * names have now; 0: the request was made before, nothing was changed, or a directory got another place, of
+ * which more is different than that. */
 int scratch_unlink(struct scratch *s, const struct scratch_call *call, uint64_t parent, struct slice name,
-                   struct scratch_orphans *ret_orphans, struct err *e);
+                   struct scratch_orphans *ret_orphans, int64_t *ret_changed_ns, struct err *e);
 int scratch_rmdir(struct scratch *s, const struct scratch_call *call, uint64_t parent, struct slice name,
                   struct err *e);
 
@@ -337,7 +340,7 @@ enum scratch_rename_flag { SCRATCH_NOREPLACE = 1, SCRATCH_EXCHANGE = 2 }; /* as 
 
 int scratch_rename(struct scratch *s, const struct scratch_call *call, uint64_t from_parent,
                    struct slice from_name, uint64_t to_parent, struct slice to_name, uint32_t flags,
-                   struct scratch_orphans *ret_orphans, struct err *e);
+                   struct scratch_orphans *ret_orphans, int64_t *ret_changed_ns, struct err *e);
 
 /* ---- scratch_xattr.c ---- */
 

@@ -54,6 +54,7 @@ static int change_begin(struct scratch_change *c, struct err *e)
     c->keyed = 0;
     c->moves = false;
     c->answer_ino = c->hold_ino = 0;
+    c->changed_ns = 0;
     c->orphans.n = 0;
     c->stripes = (struct scratch_stripe_set){{0}};
     c->now_ns = (int64_t)sys->real_ns();

@@ -156,6 +156,7 @@ struct scratch_change {
     uint64_t answer_ino; /* to be noted */
     uint64_t hold_ino;   /* to be held once it is committed */
     uint64_t drop_ino;   /* of scratch_release: its hold goes once it is committed */
+    int64_t changed_ns;  /* to be told, see scratch_unlink */
     struct scratch_orphans orphans;
 };
 
@@ -208,7 +209,8 @@ struct scratch_place {
  * as well. */
 int scratch_rename_between(struct scratch *s, const struct scratch_call *call, struct slice from_key,
                            struct slice key, const struct scratch_place *from, const struct scratch_place *to,
-                           uint32_t flags, struct scratch_orphans *ret_orphans, struct err *e);
+                           uint32_t flags, struct scratch_orphans *ret_orphans, int64_t *ret_changed_ns,
+                           struct err *e);
 
 /* ---- scratch_lookup.c ---- */
 

@@ -98,11 +98,13 @@ static int prepare_unlink(struct scratch_change *c, void *arg, struct err *e)
     if (r < 0)
         return r;
     scratch_change_take(c, dir, q->name, &d, x);
-    return scratch_change_unlink(c, x, e);
+    r = scratch_change_unlink(c, x, e);
+    c->changed_ns = r == 0 ? c->now_ns : 0;
+    return r;
 }
 
 int scratch_unlink(struct scratch *s, const struct scratch_call *call, uint64_t parent, struct slice name,
-                   struct scratch_orphans *ret_orphans, struct err *e)
+                   struct scratch_orphans *ret_orphans, int64_t *ret_changed_ns, struct err *e)
 {
     struct name_arg q = {.parent = parent, .name = name};
     int r = scratch_check_name(name, e);
@@ -113,6 +115,8 @@ int scratch_unlink(struct scratch *s, const struct scratch_call *call, uint64_t 
     r = scratch_change_run(&c, prepare_unlink, &q, e);
     if (r == 0)
         *ret_orphans = c.orphans;
+    if (r == 0 && ret_changed_ns)
+        *ret_changed_ns = c.changed_ns;
     return r;
 }
 

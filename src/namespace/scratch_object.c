@@ -564,7 +564,8 @@ int scratch_move_key(struct scratch *s, const struct scratch_call *call, struct 
             r = move_target(s, call, to, &b, e);
         if (r < 0)
             break;
-        r = scratch_rename_between(s, call, from, to, &a, &b, flags & SCRATCH_NOREPLACE, ret_orphans, e);
+        r = scratch_rename_between(s, call, from, to, &a, &b, flags & SCRATCH_NOREPLACE, ret_orphans,
+                                   /* ret_changed_ns= */ NULL, e);
     }
     scratch_prune(s, call, r == 0 ? from : to);
     return r;

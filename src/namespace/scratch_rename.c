@@ -218,12 +218,14 @@ static int prepare_rename(struct scratch_change *c, void *arg, struct err *e)
         scratch_change_add(c, q->from.in, q->from.name, q->from.d.cookie, t);
         scratch_change_touch(c, t, /* contents= */ false);
     }
+    c->changed_ns = r == 0 && !is_dir(&q->from) && !is_dir(&q->to) ? c->now_ns : 0;
     return r;
 }
 
 int scratch_rename_between(struct scratch *s, const struct scratch_call *call, struct slice from_key,
                            struct slice key, const struct scratch_place *from, const struct scratch_place *to,
-                           uint32_t flags, struct scratch_orphans *ret_orphans, struct err *e)
+                           uint32_t flags, struct scratch_orphans *ret_orphans, int64_t *ret_changed_ns,
+                           struct err *e)
 {
     struct rename_arg q = {
         .from = {.dir = from->dir, .name = from->name},
@@ -238,12 +240,14 @@ int scratch_rename_between(struct scratch *s, const struct scratch_call *call, s
     int r = scratch_change_run(&c, prepare_rename, &q, e);
     if (r == 0)
         *ret_orphans = c.orphans;
+    if (r == 0 && ret_changed_ns)
+        *ret_changed_ns = c.changed_ns;
     return r;
 }
 
 int scratch_rename(struct scratch *s, const struct scratch_call *call, uint64_t from_parent,
                    struct slice from_name, uint64_t to_parent, struct slice to_name, uint32_t flags,
-                   struct scratch_orphans *ret_orphans, struct err *e)
+                   struct scratch_orphans *ret_orphans, int64_t *ret_changed_ns, struct err *e)
 {
     int r = scratch_check_name(from_name, e);
     if (r == 0)
@@ -261,5 +265,5 @@ int scratch_rename(struct scratch *s, const struct scratch_call *call, uint64_t 
         return err_set(e, -EINVAL, "flags of rename");
     struct scratch_place from = {from_parent, from_name}, to = {to_parent, to_name};
     return scratch_rename_between(s, call, /* from_key= */ SLICE_NULL, /* key= */ SLICE_NULL, &from, &to,
-                                  flags, ret_orphans, e);
+                                  flags, ret_orphans, ret_changed_ns, e);
 }

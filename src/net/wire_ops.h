@@ -105,7 +105,9 @@
     X(TREE_WRITE, tree_write, 114)                                                                           \
     X(TREE_APPEND, tree_append, 115)                                                                         \
     X(TREE_ALLOCATE, tree_allocate, 116)                                                                     \
-    X(TREE_SEEK, tree_seek, 117)
+    X(TREE_SEEK, tree_seek, 117)                                                                             \
+    X(TREE_REMOVE, tree_remove, 118)                                                                         \
+    X(TREE_MOVE, tree_move, 119)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -628,3 +630,16 @@
 /* lseek(2): `whence` 2 end, 3 data, 4 hole. -ENXIO: there is none any more. */
 #define WIRE_REQ_tree_seek(F) F(u64, handle) F(u64, offset) F(u32, whence)
 #define WIRE_REP_tree_seek(F) F(u64, offset)
+/*
+ * As TREE_UNLINK and TREE_RENAME, and they say which times of change (mtime and ctime, ns since 1970) the
+ * directories of the names have by it, so that nobody has to ask for those. `changed_ns` 0: ask; the request
+ * was made before, nothing was changed, or a directory got another place. Nodes before 2026-11-30 do not have
+ * them.
+ */
+#define WIRE_REQ_tree_remove(F) F(str, bucket) F(u64, parent) F(str, name) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_remove(F) F(i64, changed_ns)
+#define WIRE_REQ_tree_move(F)                                                                                \
+    F(str, bucket)                                                                                           \
+    F(u64, parent)                                                                                           \
+    F(str, name) F(u64, to_parent) F(str, to_name) F(u32, flags) F(str, mount) F(u64, request)
+#define WIRE_REP_tree_move(F) F(i64, changed_ns)

@@ -56,8 +56,10 @@
     X(TREE_CREATE, tree_create, WRITE, bucket)                                                               \
     X(TREE_LINK, tree_link, WRITE, bucket)                                                                   \
     X(TREE_UNLINK, tree_unlink, WRITE, bucket)                                                               \
+    X(TREE_REMOVE, tree_remove, WRITE, bucket)                                                               \
     X(TREE_RMDIR, tree_rmdir, WRITE, bucket)                                                                 \
     X(TREE_RENAME, tree_rename, WRITE, bucket)                                                               \
+    X(TREE_MOVE, tree_move, WRITE, bucket)                                                                   \
     X(TREE_XATTR_SET, tree_xattr_set, WRITE, bucket)                                                         \
     X(TREE_XATTR_REMOVE, tree_xattr_remove, WRITE, bucket)                                                   \
     X(STRANDED, stranded, WRITE, bucket)                                                                     \
@@ -148,7 +150,7 @@ int access_user(struct object_session *ses, struct user **ret, struct err *e)
 static bool is_of_trees(uint32_t op)
 {
     return (op >= WIRE_OP_TREE_LOOKUP && op <= WIRE_OP_TREE_ROOM) || op == WIRE_OP_TREE_CLOSE ||
-           (op >= WIRE_OP_TREE_READ && op <= WIRE_OP_TREE_SEEK);
+           (op >= WIRE_OP_TREE_READ && op <= WIRE_OP_TREE_MOVE);
 }
 
 static bool gives_modes(uint32_t op, const void *req)

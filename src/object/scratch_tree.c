@@ -334,12 +334,25 @@ int op_tree_link(struct object_session *ses, const struct wire_tree_link_req *re
 int op_tree_unlink(struct object_session *ses, const struct wire_tree_unlink_req *req, struct arena *a,
                    struct wire_tree_unlink_rep *rep, struct err *e)
 {
-    (void)a, (void)rep;
+    (void)rep;
+    const struct wire_tree_remove_req q = {.bucket = req->bucket,
+                                           .parent = req->parent,
+                                           .name = req->name,
+                                           .mount = req->mount,
+                                           .request = req->request};
+    struct wire_tree_remove_rep told;
+    return op_tree_remove(ses, &q, a, &told, e);
+}
+
+int op_tree_remove(struct object_session *ses, const struct wire_tree_remove_req *req, struct arena *a,
+                   struct wire_tree_remove_rep *rep, struct err *e)
+{
+    (void)a;
     _cleanup_tree_call_ struct tree_call t;
     struct scratch_orphans orphans = {0};
     int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
     if (r == 0)
-        r = scratch_unlink(t.node->names, &t.call, req->parent, req->name, &orphans, e);
+        r = scratch_unlink(t.node->names, &t.call, req->parent, req->name, &orphans, &rep->changed_ns, e);
     if (r == 0)
         snode_free_unnamed(t.node, &orphans);
     return r;
@@ -357,7 +370,23 @@ int op_tree_rmdir(struct object_session *ses, const struct wire_tree_rmdir_req *
 int op_tree_rename(struct object_session *ses, const struct wire_tree_rename_req *req, struct arena *a,
                    struct wire_tree_rename_rep *rep, struct err *e)
 {
-    (void)a, (void)rep;
+    (void)rep;
+    const struct wire_tree_move_req q = {.bucket = req->bucket,
+                                         .parent = req->parent,
+                                         .name = req->name,
+                                         .to_parent = req->to_parent,
+                                         .to_name = req->to_name,
+                                         .flags = req->flags,
+                                         .mount = req->mount,
+                                         .request = req->request};
+    struct wire_tree_move_rep told;
+    return op_tree_move(ses, &q, a, &told, e);
+}
+
+int op_tree_move(struct object_session *ses, const struct wire_tree_move_req *req, struct arena *a,
+                 struct wire_tree_move_rep *rep, struct err *e)
+{
+    (void)a;
     _cleanup_tree_call_ struct tree_call t;
     struct scratch_orphans orphans = {0};
     uint32_t flags = (req->flags & WIRE_NOREPLACE ? SCRATCH_NOREPLACE : 0) |
@@ -365,7 +394,7 @@ int op_tree_rename(struct object_session *ses, const struct wire_tree_rename_req
     int r = tree_call_init(&t, ses, req->bucket, req->mount, req->request, e);
     if (r == 0)
         r = scratch_rename(t.node->names, &t.call, req->parent, req->name, req->to_parent, req->to_name,
-                           flags, &orphans, e);
+                           flags, &orphans, &rep->changed_ns, e);
     if (r == 0)
         snode_free_unnamed(t.node, &orphans);
     return r;

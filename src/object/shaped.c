@@ -35,8 +35,10 @@
     X(TREE_XATTR_REMOVE, tree_xattr_remove)                                                                  \
     X(TREE_LINK, tree_link)                                                                                  \
     X(TREE_UNLINK, tree_unlink)                                                                              \
+    X(TREE_REMOVE, tree_remove)                                                                              \
     X(TREE_RMDIR, tree_rmdir)                                                                                \
-    X(TREE_RENAME, tree_rename)
+    X(TREE_RENAME, tree_rename)                                                                              \
+    X(TREE_MOVE, tree_move)
 
 /* X(NAME, name): operations on data by a handle. */
 #define HANDLE_OPS(X)                                                                                        \

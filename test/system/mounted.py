@@ -35,7 +35,7 @@ class Mount(harness.Program):
             self.start()
 
     def argv(self):
-        where = [] if "endpoint" in self.options else ["--socket", self.node.socket_path]
+        where = [] if {"endpoint", "socket"} & self.options.keys() else ["--socket", self.node.socket_path]
         argv = [self.binary or self.node.binary, "mount", *where, "--foreground"]
         for name, value in self.options.items():
             flag = "--" + name.replace("_", "-")

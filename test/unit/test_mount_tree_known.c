@@ -238,7 +238,7 @@ static void remove_name(uint64_t dir, const char *name)
 {
     struct tree_change c;
     tree_known_begin(known, dir, SLICE_NULL, &c);
-    tree_known_end_gone(known, &c, slice_str(name));
+    tree_known_end_gone(known, &c, slice_str(name), /* changed_ns= */ 0);
 }
 
 static void test_a_removed_name_is_absent(void **state)
@@ -261,11 +261,11 @@ static void test_what_is_made_beside_a_removal_may_be_there(void **state)
     tree_known_begin(known, DIR, SLICE_NULL, &gone);
     tree_known_begin(known, DIR, SLICE_LIT("a"), &made);
     tree_known_end(known, &made, &x);
-    tree_known_end_gone(known, &gone, SLICE_LIT("a"));
+    tree_known_end_gone(known, &gone, SLICE_LIT("a"), /* changed_ns= */ 0);
     assert_false(lacks(DIR, "a"));
     tree_known_begin(known, DIR, SLICE_LIT("a"), &made);
     tree_known_begin(known, DIR, SLICE_NULL, &gone);
-    tree_known_end_gone(known, &gone, SLICE_LIT("a"));
+    tree_known_end_gone(known, &gone, SLICE_LIT("a"), /* changed_ns= */ 0);
     assert_false(lacks(DIR, "a"));
     tree_known_end(known, &made, &x);
     assert_false(lacks(DIR, "a"));
@@ -279,7 +279,7 @@ static void rename_name(uint64_t from_dir, const char *from_name, uint64_t to_di
     if (is_disturbed)
         create(from_dir, "other", 300);
     tree_known_begin(known, to_dir, slice_str(to_name), &to);
-    tree_known_end_moved(known, &from, slice_str(from_name), &to);
+    tree_known_end_moved(known, &from, slice_str(from_name), &to, /* changed_ns= */ 200);
 }
 
 static void test_a_renamed_name_is_absent(void **state)
@@ -303,11 +303,56 @@ static void test_absent_names_are_forgotten_when_somebody_else_changes_something
     struct tree_change c;
     tree_known_begin(known, DIR, SLICE_NULL, &c);
     tree_known_forget(known);
-    tree_known_end_gone(known, &c, SLICE_LIT("a"));
+    tree_known_end_gone(known, &c, SLICE_LIT("a"), /* changed_ns= */ 0);
     assert_false(lacks(DIR, "a"));
 }
 
 /* ---- attributes ---- */
+
+static int64_t mtime_of(uint64_t dir)
+{
+    struct wire_inode x = {0};
+    double left_s;
+    if (!tree_known_attr(known, dir, &x, &left_s))
+        return 0;
+    assert_int_equal(x.ctime_ns, x.mtime_ns);
+    assert_int_equal(x.links, 2);
+    return x.mtime_ns;
+}
+
+static void test_a_file_that_is_removed_moves_the_times_of_its_directory(void **state)
+{
+    struct tree_change c, d;
+    struct wire_inode other = file(250);
+    note(DIR, 100);
+    tree_known_begin(known, DIR, SLICE_NULL, &c);
+    assert_int_equal(mtime_of(DIR), 0);
+    tree_known_end_gone(known, &c, SLICE_LIT("a"), /* changed_ns= */ 200);
+    assert_int_equal(mtime_of(DIR), 200);
+    tree_known_begin(known, DIR, SLICE_NULL, &c);
+    tree_known_end_gone(known, &c, SLICE_LIT("b"), /* changed_ns= */ 0); /* the node did not say */
+    assert_int_equal(mtime_of(DIR), 0);
+    note(DIR, 300);
+    tree_known_begin(known, DIR, SLICE_LIT("other"), &d);
+    tree_known_begin(known, DIR, SLICE_NULL, &c);
+    tree_known_end_gone(known, &c, SLICE_LIT("c"), /* changed_ns= */ 400); /* which of both was last? */
+    tree_known_end(known, &d, &other);
+    assert_int_equal(mtime_of(DIR), 0);
+}
+
+static void test_a_rename_moves_the_times_of_both_directories(void **state)
+{
+    for (uint64_t to = DIR; to < DIR + 2000; to++) { /* one directory, then two, of which some share a lane */
+        note(DIR, 100);
+        note(to, 100);
+        rename_name(DIR, "a", to, "b", /* is_disturbed= */ false);
+        assert_int_equal(mtime_of(DIR), 200);
+        assert_int_equal(mtime_of(to), 200);
+        note(DIR, 100);
+        rename_name(DIR, "a", to, "b", /* is_disturbed= */ true);
+        assert_int_equal(mtime_of(DIR), 0);
+    }
+}
 
 static uint64_t a_minute_later(void)
 {
@@ -466,6 +511,8 @@ int main(void)
         TEST(attributes_are_asked_for_again_after_a_minute),
         TEST(attributes_that_are_passed_on_end_with_their_minute),
         TEST(a_file_that_is_made_moves_the_times_of_its_directory),
+        TEST(a_file_that_is_removed_moves_the_times_of_its_directory),
+        TEST(a_rename_moves_the_times_of_both_directories),
         TEST(a_directory_that_is_made_is_a_link_to_the_one_above),
         TEST(attributes_are_not_known_while_a_change_is_under_way),
         TEST(of_two_changes_at_once_neither_says_what_the_times_are),

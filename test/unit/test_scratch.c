@@ -352,7 +352,7 @@ static void random_change(struct fixture *f, struct model *m)
     uint32_t flag = flags[below(f, 4)];
     switch (below(f, 6)) {
     case 0:
-        assert_int_equal(scratch_unlink(f->s, &f->call, m->nodes[d1].ino, s1, &o, NULL),
+        assert_int_equal(scratch_unlink(f->s, &f->call, m->nodes[d1].ino, s1, &o, NULL, NULL),
                          model_remove(m, d1, n1, /* rmdir= */ false));
         break;
     case 1:
@@ -367,7 +367,7 @@ static void random_change(struct fixture *f, struct model *m)
         break;
     default:
         assert_int_equal(
-            scratch_rename(f->s, &f->call, m->nodes[d1].ino, s1, m->nodes[d2].ino, s2, flag, &o, NULL),
+            scratch_rename(f->s, &f->call, m->nodes[d1].ino, s1, m->nodes[d2].ino, s2, flag, &o, NULL, NULL),
             model_rename(m, d1, n1, d2, n2, flag));
         break;
     }
@@ -428,7 +428,7 @@ static void test_a_held_file_outlives_its_name(void **state)
     give_location(f, ino, "there");
     assert_int_equal(scratch_hold(f->s, B, ino, NULL), 0);
     assert_int_equal(scratch_hold(f->s, B, ino, NULL), 0);
-    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL, NULL), 0);
     assert_int_equal(o.n, 0);
     assert_int_equal(attr(f, ino).size_bytes, 10);
     assert_int_equal(attr(f, ino).links, 0);
@@ -459,7 +459,7 @@ static void test_a_sweep_finds_what_was_left(void **state)
         give_location(f, ino, "there");
         if (i == 0)
             assert_int_equal(scratch_hold(f->s, B, ino, NULL), 0);
-        assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL), 0);
+        assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL, NULL), 0);
     }
     struct scratch_new nameless = {.mode = S_IFREG | 0600};
     struct scratch_inode x;
@@ -516,19 +516,19 @@ static void test_a_resent_request_answers_as_the_first(void **state)
     f->call.request = 2;
     assert_int_equal(make(f, SCRATCH_ROOT, "a", S_IFREG | 0644), -EEXIST);
     assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
-                                    SLICE_LIT("b"), 0, &o, NULL),
+                                    SLICE_LIT("b"), 0, &o, NULL, NULL),
                      0);
     reopen(f);
     assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
-                                    SLICE_LIT("b"), 0, &o, NULL),
+                                    SLICE_LIT("b"), 0, &o, NULL, NULL),
                      0);
     f->call.request = 2 + SCRATCH_ANSWERS_MAX; /* takes the place of 2 */
-    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL), 0);
-    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL, NULL), 0);
     assert_int_equal(keys_of(f, 'q'), 2);
     assert_int_equal(scratch_forget_mount(f->s, f->call.mount, NULL), 0);
     assert_int_equal(keys_of(f, 'q'), 0);
-    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL), -ENOENT);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("b"), &o, NULL, NULL), -ENOENT);
 }
 
 /* A mount's numbers go on, four for each request of its kernel, while one of its threads waits before it asks
@@ -626,10 +626,10 @@ static void test_reading_goes_on_while_the_directory_changes(void **state)
         }
         cookie = p.cookies[p.n - 1];
         (void)snprintf(name, sizeof(name), "go%02d", step);
-        (void)scratch_unlink(f->s, &f->call, SCRATCH_ROOT, slice_str(name), &o, NULL);
+        (void)scratch_unlink(f->s, &f->call, SCRATCH_ROOT, slice_str(name), &o, NULL, NULL);
         (void)snprintf(name, sizeof(name), "go%02d", 39 - step);
         (void)scratch_rename(f->s, &f->call, SCRATCH_ROOT, slice_str(name), SCRATCH_ROOT, SLICE_LIT("new"), 0,
-                             &o, NULL);
+                             &o, NULL, NULL);
         (void)snprintf(name, sizeof(name), "new%02d", step++);
         assert_true(make(f, SCRATCH_ROOT, name, S_IFREG | 0644) > 0);
     }
@@ -676,14 +676,15 @@ static void test_permissions_are_checked_when_asked(void **state)
     assert_int_equal(make(f, SCRATCH_ROOT, "no", S_IFREG | 0644), -EACCES);
     uint64_t ino = (uint64_t)make(f, dir, "mine", S_IFREG | 0644);
     f->call.cred = &b;
-    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("mine"), &o, NULL), -EPERM);
-    assert_int_equal(scratch_rename(f->s, &f->call, dir, SLICE_LIT("mine"), dir, SLICE_LIT("x"), 0, &o, NULL),
-                     -EPERM);
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("mine"), &o, NULL, NULL), -EPERM);
+    assert_int_equal(
+        scratch_rename(f->s, &f->call, dir, SLICE_LIT("mine"), dir, SLICE_LIT("x"), 0, &o, NULL, NULL),
+        -EPERM);
     assert_int_equal(scratch_setattr(f->s, &f->call, ino, &sticky, f->a, &x, NULL), -EPERM);
     f->call.cred = &a;
     struct scratch_set give = {.what = SCRATCH_SET_UID, .uid = 11};
     assert_int_equal(scratch_setattr(f->s, &f->call, ino, &give, f->a, &x, NULL), -EPERM);
-    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("mine"), &o, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("mine"), &o, NULL, NULL), 0);
 }
 
 static int set_as(struct fixture *f, const struct scratch_cred *cred, uint64_t ino, struct scratch_set set,
@@ -771,7 +772,7 @@ static void test_owners_and_writers(void **state)
     uint64_t ino = (uint64_t)make(f, dir, "theirs", S_IFREG | 0444);
     assert_true(make(f, dir, "more", S_IFREG | 0644) > 0);
     f->call.cred = &owner;
-    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("more"), &o, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("more"), &o, NULL, NULL), 0);
     struct scratch_set now = {.what = SCRATCH_SET_ATIME_NOW | SCRATCH_SET_MTIME_NOW};
     assert_int_equal(set_as(f, &other, ino, now, &x), 0);
     assert_int_equal(set_as(f, &owner, ino, now, &x), -EACCES);
@@ -783,12 +784,12 @@ static void test_owners_and_writers(void **state)
         mode.mode = too_little[i];
         assert_int_equal(set_as(f, NULL, dir, mode, &x), 0);
         f->call.cred = &owner;
-        assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("theirs"), &o, NULL), -EACCES);
+        assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("theirs"), &o, NULL, NULL), -EACCES);
     }
     mode.mode = 0300;
     assert_int_equal(set_as(f, NULL, dir, mode, &x), 0);
     f->call.cred = &owner;
-    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("theirs"), &o, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, dir, SLICE_LIT("theirs"), &o, NULL, NULL), 0);
 }
 
 /* Names, targets and links beyond their limits get the errors that POSIX names. */
@@ -843,9 +844,9 @@ static void test_links_have_a_limit(void **state)
     assert_int_equal(scratch_link(f->s, &f->call, file, SCRATCH_ROOT, SLICE_LIT("l"), f->a, &x, NULL),
                      -EMLINK);
     assert_int_equal(make(f, dir, "sub", S_IFDIR | 0755), -EMLINK);
-    assert_int_equal(
-        scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("other"), dir, SLICE_LIT("sub"), 0, &o, NULL),
-        -EMLINK);
+    assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("other"), dir, SLICE_LIT("sub"),
+                                    0, &o, NULL, NULL),
+                     -EMLINK);
     assert_true(make(f, dir, "sub", S_IFREG | 0644) > 0);
 }
 
@@ -888,7 +889,7 @@ static void test_extended_attributes(void **state)
     }
     assert_int_equal(r, -ENOSPC);
     assert_true(count > 250);
-    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL), 0);
+    assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), &o, NULL, NULL), 0);
     assert_int_equal(scratch_bucket_remove(f->s, B, NULL), 0);
     assert_int_equal(keys_of(f, 's'), 0);
 }
@@ -941,15 +942,15 @@ static void test_numbers_of_no_inode_are_nowhere(void **state)
         uint64_t no = nowhere[i];
         assert_int_equal(scratch_hold(f->s, B, no, NULL), -ENOENT);
         assert_int_equal(make(f, no, "x", S_IFREG | 0644), -ENOENT);
-        assert_int_equal(
-            scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("dir"), no, SLICE_LIT("x"), 0, &o, NULL),
-            -ENOENT);
-        assert_int_equal(
-            scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("file"), no, SLICE_LIT("x"), 0, &o, NULL),
-            -ENOENT);
-        assert_int_equal(
-            scratch_rename(f->s, &f->call, no, SLICE_LIT("x"), SCRATCH_ROOT, SLICE_LIT("y"), 0, &o, NULL),
-            -ENOENT);
+        assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("dir"), no, SLICE_LIT("x"), 0,
+                                        &o, NULL, NULL),
+                         -ENOENT);
+        assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("file"), no, SLICE_LIT("x"),
+                                        0, &o, NULL, NULL),
+                         -ENOENT);
+        assert_int_equal(scratch_rename(f->s, &f->call, no, SLICE_LIT("x"), SCRATCH_ROOT, SLICE_LIT("y"), 0,
+                                        &o, NULL, NULL),
+                         -ENOENT);
     }
 }
 

@@ -31,21 +31,24 @@ static int64_t change(struct fixture *f, const struct before *b, int verb)
     case 1:
         return scratch_link(f->s, &f->call, b->file, SCRATCH_ROOT, SLICE_LIT("l"), f->a, &x, NULL);
     case 2:
-        return scratch_unlink(f->s, &f->call, b->dir, file, &o, NULL);
+        return scratch_unlink(f->s, &f->call, b->dir, file, &o, NULL, NULL);
     case 3:
         return scratch_rmdir(f->s, &f->call, b->dir, empty, NULL);
     case 4:
-        return scratch_rename(f->s, &f->call, b->dir, file, SCRATCH_ROOT, other, 0, &o, NULL);
+        return scratch_rename(f->s, &f->call, b->dir, file, SCRATCH_ROOT, other, 0, &o, NULL, NULL);
     case 5:
-        return scratch_rename(f->s, &f->call, b->dir, empty, SCRATCH_ROOT, other, SCRATCH_EXCHANGE, &o, NULL);
+        return scratch_rename(f->s, &f->call, b->dir, empty, SCRATCH_ROOT, other, SCRATCH_EXCHANGE, &o, NULL,
+                              NULL);
     case 6:
         return scratch_setattr(f->s, &f->call, b->other, &set, f->a, &x, NULL);
     case 7:
         return scratch_xattr_set(f->s, &f->call, b->other, SLICE_LIT("user.a"), SLICE_LIT("v"), 0, NULL);
     case 8:
-        return scratch_rename(f->s, &f->call, b->dir, file, SCRATCH_ROOT, SLICE_LIT("moved"), 0, &o, NULL);
+        return scratch_rename(f->s, &f->call, b->dir, file, SCRATCH_ROOT, SLICE_LIT("moved"), 0, &o, NULL,
+                              NULL);
     default:
-        return scratch_rename(f->s, &f->call, b->dir, empty, SCRATCH_ROOT, SLICE_LIT("moved"), 0, &o, NULL);
+        return scratch_rename(f->s, &f->call, b->dir, empty, SCRATCH_ROOT, SLICE_LIT("moved"), 0, &o, NULL,
+                              NULL);
     }
 }
 

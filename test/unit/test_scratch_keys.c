@@ -433,7 +433,7 @@ static void test_an_object_is_renamed_to_another_name_of_its_own(void **state)
     assert_int_equal(
         scratch_link(f->s, &f->call, (uint64_t)ino, SCRATCH_ROOT, SLICE_LIT("b"), f->a, &x, NULL), 0);
     assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
-                                    SLICE_LIT("b"), 0, &o, NULL),
+                                    SLICE_LIT("b"), 0, &o, NULL, NULL),
                      0);
     assert_int_equal(attr(f, (uint64_t)ino).links, 2);
     assert_int_equal(scratch_move_key(f->s, &f->call, SLICE_LIT("a"), SLICE_LIT("b"), 0, &o, NULL), 0);
@@ -523,7 +523,7 @@ static int replace_meanwhile(void *arg, const struct scratch_listed *x)
     struct scratch_inode dir;
     assert_int_equal(scratch_path(f->s, B, SLICE_LIT("k"), f->a, &dir, NULL), 0);
     assert_int_equal(scratch_rename(f->s, &f->call, dir.ino, SLICE_LIT("aside"), dir.ino,
-                                    SLICE_LIT("renamed"), 0, &o, NULL),
+                                    SLICE_LIT("renamed"), 0, &o, NULL, NULL),
                      0);
     bury(f, &o);
     assert_int_equal(scratch_remove_key(f->s, &f->call, SLICE_LIT("k/removed"), SLICE_NULL, &o, NULL), 0);

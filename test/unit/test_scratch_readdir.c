@@ -43,7 +43,7 @@ static void move(struct fixture *f, const char *from, const char *to, uint32_t f
 {
     struct scratch_orphans o;
     assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, slice_str(from), SCRATCH_ROOT,
-                                    slice_str(to), flags, &o, NULL),
+                                    slice_str(to), flags, &o, NULL, NULL),
                      0);
 }
 
@@ -86,7 +86,8 @@ static void test_a_replaced_name_is_given_once(void **state)
         assert_int_equal(times(&s, "put", &ino), 1);
         assert_true((ino == again) == !passed);
         for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-            assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, slice_str(names[i]), &o, NULL), 0);
+            assert_int_equal(
+                scratch_unlink(f->s, &f->call, SCRATCH_ROOT, slice_str(names[i]), &o, NULL, NULL), 0);
         assert_int_equal(attr(f, SCRATCH_ROOT).entries, 0);
     }
 }

@@ -45,7 +45,7 @@ static void one_change(struct worker *w, struct arena *a)
             assert_int_equal(scratch_release(f->s, B, x.ino, &o, NULL), 0);
         break;
     case 2:
-        r = scratch_unlink(f->s, &f->call, d1, n1, &o, NULL);
+        r = scratch_unlink(f->s, &f->call, d1, n1, &o, NULL, NULL);
         break;
     case 3:
         r = scratch_lookup(f->s, &f->call, d1, n1, a, &x, NULL);
@@ -53,7 +53,8 @@ static void one_change(struct worker *w, struct arena *a)
             r = scratch_link(f->s, &f->call, x.ino, d2, n2, a, &x, NULL);
         break;
     default:
-        r = scratch_rename(f->s, &f->call, d1, n1, d2, n2, w->random % 2 ? SCRATCH_EXCHANGE : 0, &o, NULL);
+        r = scratch_rename(f->s, &f->call, d1, n1, d2, n2, w->random % 2 ? SCRATCH_EXCHANGE : 0, &o, NULL,
+                           NULL);
         break;
     }
     on_codes(r, codes, ARRAY_SIZE(codes));
@@ -179,7 +180,7 @@ static void *move_directories(void *arg)
         (void)snprintf(b, sizeof(b), "d%d", (int)(w->random / 48 % 3));
         uint64_t parents[4] = {SCRATCH_ROOT, w->dirs[0], w->dirs[1], w->dirs[2]};
         int r = scratch_rename(w->f->s, &w->f->call, parents[from], slice_str(a), parents[to], slice_str(b),
-                               SCRATCH_NOREPLACE, &o, NULL);
+                               SCRATCH_NOREPLACE, &o, NULL, NULL);
         if (r != -EEXIST)
             on_codes(r, codes, ARRAY_SIZE(codes));
     }
@@ -283,7 +284,7 @@ static void test_a_replaced_name_is_never_missing(void **state)
     for (int i = 0; i < RENAMES; i++) {
         assert_true(make(f, SCRATCH_ROOT, "a", S_IFREG | 0644) > 0);
         assert_int_equal(scratch_rename(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("a"), SCRATCH_ROOT,
-                                        SLICE_LIT("b"), 0, &o, NULL),
+                                        SLICE_LIT("b"), 0, &o, NULL, NULL),
                          0);
         arena_clear(f->a);
     }
@@ -337,7 +338,7 @@ static void test_a_renamed_file_is_somewhere(void **state)
     for (int i = 0; i < RENAMES; i++) {
         (void)pthread_barrier_wait(&q.begin);
         int r = scratch_rename(f->s, &f->call, SCRATCH_ROOT, slice_str(two_names[i % 2]), SCRATCH_ROOT,
-                               slice_str(two_names[(i + 1) % 2]), 0, &o, NULL);
+                               slice_str(two_names[(i + 1) % 2]), 0, &o, NULL, NULL);
         (void)pthread_barrier_wait(&q.end);
         assert_int_equal(r, 0);
     }
@@ -427,7 +428,7 @@ static void *send_once(void *arg)
     if (q->what == SENT_LINK)
         q->result = scratch_link(q->f->s, &q->call, q->ino, SCRATCH_ROOT, name, a, &x, NULL);
     else if (q->what == SENT_UNLINK)
-        q->result = scratch_unlink(q->f->s, &q->call, SCRATCH_ROOT, name, &o, NULL);
+        q->result = scratch_unlink(q->f->s, &q->call, SCRATCH_ROOT, name, &o, NULL, NULL);
     else
         q->result = scratch_create(q->f->s, &q->call, SCRATCH_ROOT, name, &n, a, &x, NULL, NULL);
     return NULL;
@@ -458,7 +459,8 @@ static void test_a_change_sent_again_while_it_runs(void **state)
         assert_int_equal(twice[1].result, 0);
         struct scratch_orphans o = {0};
         if (i % 3 == 2)
-            assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("made"), &o, NULL), 0);
+            assert_int_equal(scratch_unlink(f->s, &f->call, SCRATCH_ROOT, SLICE_LIT("made"), &o, NULL, NULL),
+                             0);
     }
     pthread_barrier_destroy(&start);
 }

@@ -170,8 +170,9 @@ static int check_key(struct check *c, struct disk *d, struct slice key, struct s
     uint32_t left = (uint32_t)((uint64_t)st.st_size / STORE_BLOCK_BYTES);
     if (code == 0 && x->disk == d)
         check_extent(c, x);
-    else if (code == -ENOENT && there == 0 && (uint64_t)st.st_size < r.size_bytes && r.present_blocks > left)
-        check_lost(c, d, key, r.present_blocks - left, r.present_blocks); /* it went when it was looked for */
+    else if (code == -ENOENT && there == 0 && (uint64_t)st.st_size < r.size_bytes && r.present_blocks > 0)
+        /* It went when it was looked for. Of a file with holes one is lost at least. */
+        check_lost(c, d, key, r.present_blocks > left ? r.present_blocks - left : 1, r.present_blocks);
     return code == -ENOENT ? 0 : code < 0 ? code : c->code;
 }
 

@@ -261,6 +261,30 @@ static void test_cut_files(void **state)
     assert_int_equal(h.problems, 0);
 }
 
+/* ... also one whose record has fewer blocks than are left of the file: its last one is behind the end. */
+static void test_a_cut_file_with_holes(void **state)
+{
+    struct fixture *f = *state;
+    char path[DISK_PATH_MAX];
+    struct heard h;
+    struct extent *x;
+    struct store_new n = {.key = SLICE_LIT("holes"), .attr = SLICE_LIT("attr"), .size_bytes = 5 * MIB};
+    assert_int_equal(store_create(f->s, &n, &x, NULL), 0);
+    assert_int_equal(fill_range(x, 1, 4 * MIB, MIB), 0);
+    extent_unref(x);
+    key_path(f->s, "holes", path);
+    fixture_close(f);
+    assert_int_equal(truncate(path, 2 * MIB), 0);
+    fixture_open(f);
+    struct store_check_report r = check(f, true, &h);
+    assert_int_equal(r.bad_blocks, 1);
+    assert_int_equal(h.problems, 1);
+    assert_non_null(strstr(h.text, "holes: the file is too short, 1 blocks are lost"));
+    r = check(f, false, &h);
+    assert_int_equal(r.extents, 20);
+    assert_int_equal(h.problems, 0);
+}
+
 /* Entries beyond those that are read at once are looked at, too: the last of them are damaged. */
 static void test_many_entries(void **state)
 {
@@ -301,13 +325,9 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_healthy),
-        TEST(test_damage_is_found_and_repaired),
-        TEST(test_read_only),
-        TEST(test_cut_files),
-        TEST(test_many_entries),
-        TEST(test_stop),
-        TEST(test_files_of_damaged_records),
+        TEST(test_healthy),   TEST(test_damage_is_found_and_repaired), TEST(test_read_only),
+        TEST(test_cut_files), TEST(test_a_cut_file_with_holes),        TEST(test_many_entries),
+        TEST(test_stop),      TEST(test_files_of_damaged_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -843,6 +843,9 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
     atomic_store(&s->may_be_mapped, c->may_be_mapped);
     atomic_store(&s->fault, atomic_load(&c->fault));
     s->is_clean = c->is_clean;
+    s->is_overtaken = s->has_failed = c->is_overtaken;
+    s->failed_code = -EIO;
+    (void)snprintf(s->failed_text, sizeof(s->failed_text), "%s", err_text(-EIO));
     s->seen_stat.st_size = c->size;
     s->seen_stat.st_mtim = c->mtime;
     s->has_time = c->has_time;

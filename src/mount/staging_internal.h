@@ -14,6 +14,7 @@ struct staging_kept {
     bool may_be_published; /* the node was asked to, and the answer did not come */
     bool is_ending;        /* the file may be the published version already, and is written no more */
     bool is_moving;        /* between staging_hold and staging_end_move */
+    bool is_overtaken;     /* as in struct staging, and what follows could not be published */
     _Atomic int32_t fault; /* as in struct staging, and from the same moment on */
     bool is_clean;         /* what follows was published */
     int64_t size;
@@ -58,6 +59,7 @@ struct staging {
     uint64_t late_round; /* which looked at it last then; 0: never */
     bool is_doubtful;    /* between staging_begin_unlink and staging_end_unlink */
     bool is_counted;     /* in the list's n_failed */
+    bool is_overtaken;   /* its name was written anew, and published, since it lost it */
 
     /* Owned by whoever set is_busy. */
     bool has_handle; /* the node has a staging file of it: */
@@ -67,9 +69,10 @@ struct staging {
     bool may_be_published; /* asked for, and not refused: the origin may have it, whoever was told what */
     bool is_clean;         /* seen_* was published */
     bool has_failed;       /* seen_* could not be published, and somebody was told */
+    int failed_code;       /* has_failed: what, */
     struct stat seen_stat;
     uint64_t seen_changes;
-    char failed_text[ERR_TEXT_MAX]; /* has_failed: why */
+    char failed_text[ERR_TEXT_MAX]; /* and why */
 };
 
 /* What is kept is as the staging is now. While it is one's own (is_busy), or before others can know of it. */

@@ -20,6 +20,8 @@
  * again. The last release does not repeat what failed before in the same state: then the node keeps the bytes
  * (STRAND), and only when it cannot they are lost, which the log says.
  *  5. Who publishes while somebody else cuts the file is told of no failure: what is there then is published.
+ *  6. What could not be published is not tried again, unless it was changed, once its name has been written
+ * anew: the close of a descriptor that a child inherited would put the older version over the newer one.
  *
  * Failure modes: the node's and the origin's errors.
  */
@@ -316,15 +318,49 @@ static bool was_cut(struct staging *s, int code)
     return now.st_size < s->seen_stat.st_size || (is_other && (code == -ENODATA || code == ERR_PROTOCOL));
 }
 
+static void set_overtaken_locked(struct staging *s, bool is_overtaken)
+{
+    s->is_overtaken = is_overtaken;
+    if (s->kept)
+        s->kept->is_overtaken = is_overtaken;
+}
+
+/* Files that had the same name until a close could not publish them are older than this one from now on. */
+static void overtake(struct mount *m, const struct staging *by)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    const struct node *there = by->node;
+    for (struct staging *s = m->stagings.first; s; s = s->next) {
+        const struct node *n = s->node;
+        bool is_left = s != by && s->state == STAGING_READY; /* one that ends is not tried again */
+        if (is_left && !n->is_attached && !n->is_unlinked && n->parent == there->parent &&
+            slice_eq(slice_of(n->name, n->name_n), slice_of(there->name, there->name_n)))
+            set_overtaken_locked(s, true);
+    }
+}
+
+/* What was written since is the later one. */
+static bool is_overtaken(struct mount *m, struct staging *s, bool as_seen)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    if (!as_seen)
+        set_overtaken_locked(s, false);
+    return s->is_overtaken;
+}
+
 static int publish_bytes(struct mount *m, struct staging *s, bool is_last, struct err *e)
 {
     int r;
     for (int i = 0; (r = publish_once(m, s, is_last, e)) < 0 && i + 1 < TRIES && was_cut(s, r); i++)
         ;
+    r = r == -EBADF ? -EIO : r;
     s->is_clean = r == 0;
     s->has_failed = r < 0;
+    s->failed_code = r;
     (void)snprintf(s->failed_text, sizeof(s->failed_text), "%s", e && e->text[0] ? e->text : err_text(r));
-    return r == -EBADF ? -EIO : r;
+    if (r == 0)
+        overtake(m, s);
+    return r;
 }
 
 /* Nothing changed since the last publication: the node may make the file its cached copy. */
@@ -349,6 +385,8 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
     }
     if (as_seen && is_last) /* failed in this very state, and a flush or fsync said so */
         return 0;
+    if (is_overtaken(m, s, as_seen))
+        return err_set(e, s->failed_code, "%s", s->failed_text);
     return publish_bytes(m, s, is_last, e);
 }
 

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -30,7 +31,8 @@ class Refusing:
         self.node, self.shaper = node, shaper
         self.name = node.new_bucket(origin, endpoint=shaper.endpoint, **properties)
         self.truth = origin.s3()
-        self.path = new_mount(node, self.name, **(mount_options or {})).path
+        self.mount = new_mount(node, self.name, **(mount_options or {}))
+        self.path = self.mount.path
 
     def refuse(self):
         self.shaper.fault("status:403", match="PUT", count=1_000_000)
@@ -236,6 +238,41 @@ def test_a_descriptor_that_is_closed_late_brings_nothing_back(refusing, passthro
         os.close(inherited)
     x.wait_ended("later", 2)
     assert {name: size for name, (size, _) in x.kept().items()} == {"same": 10, "later": 14}
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["goes-on", "killed"])
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_a_descriptor_that_is_closed_late_overwrites_nothing(refusing, passthrough, is_killed):
+    """A child has the first version of a file open, inherited, until the second one is in the origin, which takes what it is sent again:
+    its close fails as the first one's did, and the second version stays, also where the mount's process was killed meanwhile. (Seen to
+    fail: the first version took its place.) What the child has written meanwhile would be the later one."""
+    x = refusing(mount_options={"passthrough": passthrough})
+
+    def write_twice(name):
+        x.refuse()
+        first = os.open(x.path / name, os.O_WRONLY | os.O_CREAT)
+        os.write(first, b"first")
+        inherited = os.dup(first)
+        with pytest.raises(PermissionError):
+            os.close(first)
+        x.allow()
+        (x.path / name).write_bytes(b"the second")
+        if is_killed:
+            pid = x.mount.serving()
+            os.kill(pid, signal.SIGKILL)
+            harness.wait_until(lambda: x.mount.serving() not in (None, pid), what="another one takes over")
+        return inherited
+
+    inherited = write_twice("same")
+    with pytest.raises(OSError) as caught:
+        os.close(inherited)
+    assert caught.value.errno == (errno.EIO if is_killed else errno.EACCES)
+    assert {name: size for name, (size, _) in x.wait_kept("same").items()} == {"same": 5}
+    assert x.at_origin("same") == (x.path / "same").read_bytes() == b"the second"
+    inherited = write_twice("later")
+    os.write(inherited, b" and more")
+    os.close(inherited)
+    assert x.at_origin("later") == b"first and more"
 
 
 def test_modes_and_times_go_along(refusing):

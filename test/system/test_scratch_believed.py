@@ -297,7 +297,7 @@ class Passing(socketserver.BaseRequestHandler):
 
 def test_a_node_of_before_is_asked_as_before(node, scratch, mount, tmp_path):
     """One that does not know TREE_REMOVE and TREE_MOVE: removing and renaming go on, and the directory's times are right. (Seen to fail
-    with ENOSYS without the second question.)"""
+    with ENOTSUP without the second question.)"""
     with NodeOfBefore(node, tmp_path / "socket", unknown=[118, 119]) as before:
         thread = threading.Thread(target=before.serve_forever)
         thread.start()

@@ -1,5 +1,5 @@
 /*
- * 128-bit random identifiers.
+ * 128-bit identifiers.
  *
  * Invariants:
  *  1. An id has one text form; id_parse takes nothing else, so that texts can be compared byte by byte.
@@ -16,6 +16,13 @@
 void id_new(struct id128 *ret)
 {
     sys->random(ret->b, sizeof(ret->b));
+}
+
+void id_new_at(uint64_t ns, struct id128 *ret)
+{
+    id_new(ret);
+    for (size_t i = 0; i < sizeof(ns); i++)
+        ret->b[i] = (uint8_t)(ns >> 8 * (sizeof(ns) - 1 - i));
 }
 
 bool id_eq(struct id128 a, struct id128 b)

@@ -52,7 +52,7 @@ int upload_here_begin(struct object_service *s, struct upload_here *x, uint64_t 
     hard_location(h, location);
     u->location = slice_of(location, sizeof(location));
     u->at_ns = sys->real_ns();
-    id_new(&u->id);
+    id_new_at(u->at_ns, &u->id);
     x->bucket = bucket;
     x->id = u->id;
     lock_take(&s->upload_lock);

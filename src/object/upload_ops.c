@@ -84,7 +84,7 @@ int op_upload_create(struct object_session *ses, const struct wire_upload_create
                                    .origin_id = slice_str(origin_id),
                                    .tag = req->tag,
                                    .gives_sums = sums};
-    id_new(&record.id);
+    id_new_at(record.at_ns, &record.id);
     r = upload_save(s->config.control, u->bucket->id, &record, e);
     if (r < 0) {
         (void)upstream_upload_abort(u, req->key, slice_str(origin_id), NULL);

@@ -182,7 +182,7 @@ enum s3_error uploads_add(struct uploads *u, struct slice bucket, struct slice k
     w->created_ns = sys->real_ns();
     w->touched_ns = (int64_t)sys->mono_ns();
     w->is_kept = sink->upload[0] != 0;
-    id_new(&id);
+    id_new_at(w->created_ns, &id);
     id_text(id, w->id);
     if (w->is_kept)
         memcpy(w->id, sink->upload, sizeof w->id);

@@ -17,6 +17,22 @@ static void new_ids_differ(void **state)
     assert_true(id_eq(a, a) && id_is_zero((struct id128){{0}}));
 }
 
+/* Those of a time come behind those of an earlier one, and differ from others of the same time. */
+static void ids_of_a_time_are_in_its_order(void **state)
+{
+    static const uint64_t times[] = {0, 1, 255, 256, 1ull << 32, 1764510000000000000, UINT64_MAX};
+    char before[ID_TEXT_SIZE] = "", text[ID_TEXT_SIZE];
+    for (size_t i = 0; i < ARRAY_SIZE(times); i++) {
+        struct id128 a, b;
+        id_new_at(times[i], &a);
+        id_new_at(times[i], &b);
+        assert_false(id_eq(a, b));
+        id_text(a, text);
+        assert_true(strcmp(before, text) < 0);
+        memcpy(before, text, sizeof before);
+    }
+}
+
 /* The text form reads back. */
 static void text_form_reads_back(void **state)
 {
@@ -51,6 +67,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(new_ids_differ),
+        cmocka_unit_test(ids_of_a_time_are_in_its_order),
         cmocka_unit_test(text_form_reads_back),
         cmocka_unit_test(other_texts_are_refused),
     };

@@ -217,6 +217,39 @@ static enum s3_error check_owner(struct s3_request *r, const char *header)
                         arena_printf(r->arena, "%s is not the owner of the bucket", header));
 }
 
+static bool is_prefixed(struct slice name, struct slice prefix)
+{
+    return name.n > prefix.n && slice_eq_case(slice_sub(name, 0, prefix.n), prefix);
+}
+
+/* Whether a header of S3's or ours says one thing, of which a second line could only say another: not so are
+ * metadata, names of attributes and conditions, which all count. */
+static bool is_single(struct slice name)
+{
+    return (is_prefixed(name, SLICE_LIT("x-amz-")) || is_prefixed(name, SLICE_LIT("x-forebay-"))) &&
+           !is_prefixed(name, SLICE_LIT("x-amz-meta-")) &&
+           !is_prefixed(name, SLICE_LIT("x-amz-copy-source-if-")) &&
+           !slice_eq_case(name, SLICE_LIT("x-amz-object-attributes"));
+}
+
+/* Which of two values is meant nobody knows, and one would be ignored. In forms each field needs a condition
+ * of its own (policy.c). */
+static enum s3_error refuse_doubled(struct s3_request *r)
+{
+    const struct http_header *all = r->http->headers;
+
+    for (size_t i = 1; i < r->http->n_headers; i++) {
+        if (!is_single(all[i].name))
+            continue;
+        for (size_t j = 0; j < i; j++)
+            if (slice_eq_case(all[i].name, all[j].name) && !slice_eq(all[i].value, all[j].value))
+                return reply_refuse(r, S3_ERR_INVALID_REQUEST,
+                                    arena_printf(r->arena, "the header " SLICE_FMT " says two things",
+                                                 SLICE_ARG(all[i].name)));
+    }
+    return S3_OK;
+}
+
 /* What is wanted, and whether who asks may have it: nothing else is said to those who may not. */
 static enum s3_error settle_op(struct s3_request *r)
 {
@@ -230,6 +263,8 @@ static enum s3_error settle_op(struct s3_request *r)
         error = check_owner(r, "x-amz-expected-bucket-owner");
     if (!error)
         error = check_owner(r, "x-amz-source-expected-bucket-owner");
+    if (!error)
+        error = refuse_doubled(r);
     for (size_t i = 0; !error && r->anonymous && !asks_by_itself(r->op) && i < r->n_query; i++)
         if (slice_starts(r->query[i].name, SLICE_LIT("response-")))
             error = reply_refuse(r, S3_ERR_INVALID_REQUEST,

@@ -635,6 +635,31 @@ def test_conditions_of_copies_that_are_said_twice(bucket, name, values):
 
 
 def test_what_is_not_here_says_so(bucket):
+@pytest.mark.parametrize("name, values, more", [
+    ("x-amz-acl", ("private", "public-read"), []),
+    ("X-Amz-Storage-Class", ("STANDARD", "GLACIER"), []),
+    ("x-amz-tagging", ("a=b", "c=d"), []),
+    ("x-amz-server-side-encryption-bucket-key-enabled", ("false", "true"), []),
+    ("x-amz-copy-source", ("/{0}/from", "/{0}/other"), []),
+    ("x-amz-metadata-directive", ("COPY", "REPLACE"), [("x-amz-copy-source", "/{0}/from")]),
+    ("x-forebay-ttl", ("1h", "2h"), []),
+])
+def test_a_header_that_says_two_things(bucket, name, values, more):
+    """It is refused, whichever comes first, and nothing is written; one that is repeated as it is is taken."""
+    bucket.s3.put_object(Bucket=bucket.name, Key="from", Body=b"data")
+
+    def ask(*values):
+        lines = [*more, *((name, value) for value in values)]
+        return put_signed(bucket.node, f"/{bucket.name}/to", [(n, v.format(bucket.name)) for n, v in lines])
+
+    for pair in (values, values[::-1]):
+        status, body = ask(*pair)
+        assert status == 400 and b"InvalidRequest" in body and b"says two things" in body
+    assert [o["Key"] for o in bucket.truth.list_objects_v2(Bucket=bucket.name)["Contents"]] == ["from"]
+    if name != "x-forebay-ttl":
+        assert ask(values[0], values[0])[0] == 200
+
+
     """Functions of S3 that are absent answer NotImplemented; nothing pretends."""
     bucket.s3.put_object(Bucket=bucket.name, Key="k", Body=b"x")
     calls = [

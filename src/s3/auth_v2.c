@@ -26,6 +26,7 @@ static const char *const resource_names[] = {
     "delete",
     "encryption",
     "inventory",
+    "legal-hold",
     "lifecycle",
     "location",
     "logging",
@@ -57,6 +58,12 @@ static const char *const resource_names[] = {
     "versioning",
     "versions",
     "website",
+};
+
+/* Settings that came when version 2 was old: some clients sign their names (those of MinIO), others do not
+ * (botocore). Those that can be asked for here tell nothing, and none changes anything. */
+static const char *const disputed_names[] = {
+    "encryption", "legal-hold", "ownershipControls", "policyStatus", "publicAccessBlock", "retention",
 };
 
 enum s3_error auth_v2_parse(const struct auth_request *r, struct auth_claim *ret, const char **ret_reason)
@@ -130,19 +137,40 @@ static bool is_bare_bucket(const struct auth_request *r)
     return path.n > 1 && slice_find(slice_from(path, 1), '/') < 0 && r->host_bucket.n == 0;
 }
 
-static int put_resource(const struct auth_request *r, bool with_slash, struct buf *b)
+static bool is_disputed(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(disputed_names); i++)
+        if (strcmp(name, disputed_names[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool has_disputed(const struct auth_request *r)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(disputed_names); i++)
+        if (auth_query(r, disputed_names[i]))
+            return true;
+    return false;
+}
+
+/* How the resource is written. */
+struct form {
+    bool with_slash, without_disputed;
+};
+
+static int put_resource(const struct auth_request *r, struct form form, struct buf *b)
 {
     int status = r->host_bucket.n ? buf_printf(b, "/" SLICE_FMT, SLICE_ARG(r->host_bucket)) : 0;
     char separator = '?';
 
     if (status == 0)
         status = buf_slice(b, r->http->raw_path);
-    if (status == 0 && with_slash)
+    if (status == 0 && form.with_slash)
         status = buf_char(b, '/');
     for (size_t i = 0; i < ARRAY_SIZE(resource_names) && status == 0; i++) {
         const struct http_pair *p = auth_query(r, resource_names[i]);
 
-        if (!p)
+        if (!p || (form.without_disputed && is_disputed(resource_names[i])))
             continue;
         status = buf_printf(b, "%c%s%s", separator, resource_names[i], p->has_value ? "=" : "");
         if (status == 0) /* was decoded: any byte may be in it */
@@ -170,7 +198,7 @@ enum s3_error auth_v2_verify_policy(struct slice policy, struct slice signature,
     return signature_fits(policy, signature, secret_key) ? S3_OK : S3_ERR_SIGNATURE;
 }
 
-static int put_text(const struct auth_request *r, const struct auth_claim *claim, bool with_slash,
+static int put_text(const struct auth_request *r, const struct auth_claim *claim, struct form form,
                     struct arena *a, struct buf *text)
 {
     struct slice md5 = http_header(r->http, "content-md5"), type = http_header(r->http, "content-type");
@@ -180,16 +208,21 @@ static int put_text(const struct auth_request *r, const struct auth_claim *claim
 
     if (status == 0)
         status = put_amz_headers(r, a, text);
-    return status ? status : put_resource(r, with_slash, text);
+    return status ? status : put_resource(r, form, text);
 }
 
 enum s3_error auth_v2_verify(const struct auth_request *r, const struct auth_claim *claim,
                              struct slice secret_key, struct arena *a)
 {
-    for (int with_slash = 0; with_slash <= is_bare_bucket(r); with_slash++) {
-        _cleanup_buf_ struct buf text = BUF_INIT(TEXT_MAX_BYTES);
+    const bool bare = is_bare_bucket(r), disputed = has_disputed(r);
 
-        if (put_text(r, claim, with_slash, a, &text))
+    for (unsigned i = 0; i < 4; i++) {
+        _cleanup_buf_ struct buf text = BUF_INIT(TEXT_MAX_BYTES);
+        const struct form form = {.with_slash = i & 1, .without_disputed = i & 2};
+
+        if ((form.with_slash && !bare) || (form.without_disputed && !disputed))
+            continue;
+        if (put_text(r, claim, form, a, &text))
             return S3_ERR_INVALID_REQUEST;
         if (signature_fits(buf_view(&text), claim->signature, secret_key))
             return S3_OK;

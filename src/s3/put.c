@@ -591,6 +591,8 @@ enum s3_error s3_op_put_object(struct s3_request *r)
     struct wire_attr attr;
     enum s3_error error = check_announced(r);
 
+    if (!error && r->http->expect_continue) /* who asks first is not to send a body to no bucket */
+        error = buckets_find(r);
     if (!error)
         error = put_stream(r, read_conn, r->conn, &attr);
     if (!error)

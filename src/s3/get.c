@@ -229,8 +229,9 @@ static enum s3_error refuse_range(struct s3_request *r, uint64_t size, struct sl
 {
     reply_header(r, "Content-Range",
                  slice_str(arena_printf(r->arena, "bytes */%llu", (unsigned long long)size)));
-    r->extra = slice_str(
-        arena_printf(r->arena, "<ActualObjectSize>%llu</ActualObjectSize>", (unsigned long long)size));
+    r->extra = slice_str(arena_printf(
+        r->arena, "<RangeRequested>" SLICE_FMT "</RangeRequested><ActualObjectSize>%llu</ActualObjectSize>",
+        SLICE_ARG(asked), (unsigned long long)size)); /* digits and dashes, or it were no range */
     return S3_ERR_INVALID_RANGE;
 }
 

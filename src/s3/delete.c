@@ -29,6 +29,8 @@
 #define DELETE_STACK_BYTES (512 * KIB)
 #define DELETE_CALL_BYTES  MIB
 
+#define VERSION_SHOWN_BYTES 128 /* of one that is none here; all of them have room in the answer */
+
 /* Conditions of DeleteObject that are not here. */
 static const char *const conditions_not_here[] = {"x-amz-if-match-last-modified-time", "x-amz-if-match-size"};
 
@@ -169,6 +171,8 @@ static void put_result(struct s3_request *r, struct xml *x, const void *arg)
             continue;
         xml_open(x, item->error ? "Error" : "Deleted");
         xml_text(x, "Key", slice_sub(d->list.keys[i].key, 0, S3_KEY_MAX_BYTES)); /* of one that is too long */
+        if (d->list.keys[i].version.n)
+            xml_text(x, "VersionId", slice_sub(d->list.keys[i].version, 0, VERSION_SHOWN_BYTES));
         if (item->error) {
             const struct s3_error_info *info = s3_error_info(item->error);
 

@@ -144,6 +144,11 @@ def test_one_version_of_each_object(bucket):
     assert [p["Prefix"] for p in page["CommonPrefixes"]] == ["a/"] and [v["Key"] for v in page["Versions"]] == keys[2:]
     assert [v["Key"] for v in bucket.s3.list_object_versions(Bucket=bucket.name, Prefix="a/")["Versions"]] == ["a/1", "a/2"]
     assert refused(bucket.s3.list_object_versions, Bucket=bucket.name, VersionIdMarker="null") == (400, "InvalidArgument")
+    done = bucket.s3.delete_objects(Bucket=bucket.name, Delete={"Objects": [
+        {"Key": "b", "VersionId": "null"}, {"Key": "c d"}, {"Key": "a/1", "VersionId": "1" * 2000}]})
+    assert done["Deleted"] == [{"Key": "b", "VersionId": "null"}, {"Key": "c d"}]
+    [error] = done["Errors"]
+    assert (error["Key"], error["Code"], error["VersionId"][:32]) == ("a/1", "NotImplemented", "1" * 32)
 
 
 def test_attributes_of_an_object(bucket):

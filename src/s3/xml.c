@@ -189,8 +189,10 @@ static void refuse(struct reader *r, int status, const char *reason)
 static void XMLCALL on_start(void *arg, const XML_Char *name, const XML_Char **attributes)
 {
     struct reader *r = arg;
-    size_t n = strlen(name);
+    const char *colon = strrchr(name, ':');
 
+    name = colon ? colon + 1 : name;
+    size_t n = strlen(name);
     if (r->status)
         return;
     if (r->depth == XML_DEPTH_MAX || r->path_n + n + 2 > sizeof r->path) {

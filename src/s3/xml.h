@@ -41,8 +41,9 @@ void xml_raw(struct xml *x, struct slice s);
 #define XML_TEXT_MAX     (16 * KIB)
 #define XML_ELEMENTS_MAX 50000
 
-/* Called at the end of each element with its path ("Delete/Object/Key") and the text directly inside it.
- * Anything but 0 stops the parser and becomes its result. */
+/* Called at the end of each element with its path ("Delete/Object/Key"; without prefixes of namespaces, which
+ * their writers choose) and the text directly inside it. Anything but 0 stops the parser and becomes its
+ * result. */
 typedef int (*xml_element_fn)(void *arg, const char *path, struct slice text);
 
 /*

@@ -93,6 +93,21 @@ static void elements_are_reported(void **state)
     buf_fini(&s.log);
 }
 
+/* Writers name their namespaces as they like, and may begin with a byte order mark. */
+static void prefixes_of_namespaces_are_left_out(void **state)
+{
+    struct seen s;
+    (void)state;
+
+    assert_int_equal(
+        parse("\xef\xbb\xbf<?xml version=\"1.0\"?><s3:Delete xmlns:s3=\"urn:x\"><s3:Object><s3:Key>a:b"
+              "</s3:Key></s3:Object><Quiet><![CDATA[true]]></Quiet><x:/></s3:Delete>",
+              &s),
+        0);
+    assert_string_equal(s.log.p, "Delete/Object/Key=a:b;Delete/Object=;Delete/Quiet=true;Delete/=;Delete=;");
+    buf_fini(&s.log);
+}
+
 /* Broken documents, document types, deep nesting and long texts are refused. */
 static void bad_documents_are_refused(void **state)
 {
@@ -188,10 +203,15 @@ static void every_code_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_escaped),      cmocka_unit_test(full_buffers_are_reported),
-        cmocka_unit_test(elements_are_reported),  cmocka_unit_test(bad_documents_are_refused),
-        cmocka_unit_test(callbacks_can_stop),     cmocka_unit_test(error_documents_are_complete),
-        cmocka_unit_test(every_code_is_an_error), cmocka_unit_test(texts_that_are_none),
+        cmocka_unit_test(texts_are_escaped),
+        cmocka_unit_test(full_buffers_are_reported),
+        cmocka_unit_test(elements_are_reported),
+        cmocka_unit_test(bad_documents_are_refused),
+        cmocka_unit_test(callbacks_can_stop),
+        cmocka_unit_test(error_documents_are_complete),
+        cmocka_unit_test(every_code_is_an_error),
+        cmocka_unit_test(texts_that_are_none),
+        cmocka_unit_test(prefixes_of_namespaces_are_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

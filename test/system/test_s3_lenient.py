@@ -46,3 +46,14 @@ def test_more_metadata_than_s3_has_room_for(node, scratch):
     path, headers = f"/{scratch}/k", {"x-amz-meta-long": "v" * 2100}
     assert send(node, "PUT", path, signed(node, "PUT", path, headers, b"data"), b"data").status == 200
     assert node.s3().head_object(Bucket=scratch, Key="k")["Metadata"] == {"long": "v" * 2100}
+
+
+def test_buckets_with_names_that_are_none_of_dns(node):
+    """They are reached by path."""
+    for name in ("192.168.1.1", "a..b", "a.-b", "xn--a"):
+        s3 = node.s3()
+        s3.create_bucket(Bucket=name)
+        s3.put_object(Bucket=name, Key="k", Body=b"data")
+        assert s3.get_object(Bucket=name, Key="k")["Body"].read() == b"data"
+        s3.delete_object(Bucket=name, Key="k")
+        s3.delete_bucket(Bucket=name)

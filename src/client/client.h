@@ -19,6 +19,8 @@
 #include "base/id.h"
 #include "net/wire.h"
 
+#include <stdatomic.h>
+
 struct client;
 
 #define CLIENT_TIMEOUT_MS  60000
@@ -67,6 +69,8 @@ void client_free(struct client *c); /* NULL accepted; ends the session: uncommit
 /* Its end is near: from now on no call is sent again, none waits for a node that is not there, and a reply
  * that does not come in time ends the session. */
 void client_hurry(struct client *c);
+/* Of the calling thread alone: once *stop is set none of its calls is sent again. NULL: none of that. */
+void client_stop_when(const atomic_bool *stop);
 /* Called by a call for whose connection this process may have no further descriptor, before it waits for
  * others to close some: whether some were closed. It may make calls. Set while no call runs; NULL: nobody
  * can.

@@ -504,6 +504,18 @@ struct client_waits client_waits_end(void)
     return waits;
 }
 
+static _Thread_local const atomic_bool *stop_flag;
+
+void client_stop_when(const atomic_bool *stop)
+{
+    stop_flag = stop;
+}
+
+static bool must_end(const struct client *c)
+{
+    return atomic_load(&c->hurries) || (stop_flag && atomic_load(stop_flag));
+}
+
 static void note_wait(uint32_t op, uint64_t ns)
 {
     waits.ns += ns;
@@ -532,7 +544,7 @@ static int call_until(struct client *c, uint64_t want_epoch, uint32_t op, const 
         if (r == 0)
             return 0;
         uint64_t now_ms = sys_mono_ms();
-        if (!again || now_ms >= a.deadline_ms || atomic_load(&c->hurries))
+        if (!again || now_ms >= a.deadline_ms || must_end(c))
             return r;
         if ((r == -EMFILE || r == -ENFILE) && c->make_room && c->make_room(c->room_arg))
             continue;

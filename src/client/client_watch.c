@@ -31,6 +31,7 @@ struct watcher {
     void *arg;
     pthread_t thread;
     int wake_fd;            /* eventfd: stop */
+    atomic_bool must_stop;  /* the same, for a call that waits for a node that is away */
     uint64_t handle, epoch; /* of the watch at the node */
     struct lock lock;       /* covers what follows; above those of whoever is told */
     int fd;                 /* the pipe; -1: none */
@@ -152,6 +153,7 @@ static void end(struct watcher *w)
 static void *watcher_main(void *arg)
 {
     struct watcher *w = arg;
+    client_stop_when(&w->must_stop);
     for (bool go_on = true; go_on;) {
         if (w->fd < 0)
             begin(w);
@@ -232,6 +234,7 @@ void watcher_end(struct watcher *w)
 {
     if (!w)
         return;
+    atomic_store(&w->must_stop, true);
     (void)eventfd_write(w->wake_fd, 1);
     (void)pthread_join(w->thread, NULL);
     lock_fini(&w->lock);

@@ -59,8 +59,9 @@ struct notifier {
     struct name *queue;
     size_t n_queue, queue_room;
     size_t n_expiring; /* in the queue */
-    bool must_ease, must_expire_all, must_stop;
-    bool is_telling; /* the kernel, by the descriptor that unmounting closes */
+    bool must_ease, must_expire_all;
+    atomic_bool must_stop; /* set under the lock */
+    bool is_telling;       /* the kernel, by the descriptor that unmounting closes */
 };
 
 /* ---- at the start ---- */
@@ -366,6 +367,7 @@ static void *notifier_main(void *arg)
     struct notifier *n = arg;
     struct mount *m = n->m;
     struct mountinfo at;
+    client_stop_when(&n->must_stop);
     bool is_found = mountinfo_find(m->options->directory, &at);
     if (is_found || mount_takes_over(m)) { /* which may lie elsewhere by now: moved, or bound and detached */
         probe(m);

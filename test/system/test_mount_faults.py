@@ -525,6 +525,20 @@ def test_umount_reports_and_waits(node, origin, mount):
     assert again.returncode == 1 and "not a mount" in again.stderr
 
 
+def test_umount_does_not_wait_for_a_node_that_is_away(origin, new_node, mount):
+    """A mount that has nothing to write ends at once, also while its node is away: what asks for the node beside programs, to be told of
+    changes and to tell of the mount, gives up."""
+    node = new_node()
+    bucket = node.new_bucket(origin)
+    origin.s3().put_object(Bucket=bucket, Key="f", Body=b"x")
+    one = mount(node, bucket, timeout="1h")
+    assert (one.path / "f").read_bytes() == b"x"
+    node.kill()
+    time.sleep(2)  # until its threads know
+    node.cli("umount", "--timeout", "100s", one.path)
+    assert one.process.wait(200) == 0
+
+
 HAS_A_COPY = """
 awk '$3 ~ /^fuse/ && $2 != "'"$1"'" { print $2 }' /proc/self/mounts | xargs -r umount -l 2>/dev/null
 echo there

@@ -90,6 +90,10 @@ int command_list_buckets(struct client *c, bool json, struct err *e);
 void command_print_name(FILE *to, struct slice name);
 void command_json_string(FILE *to, struct slice s);
 
+/* Draws over the line before on the terminal that standard error is, no wider than that: what goes on in the
+ * next line could not be drawn over. ASCII. */
+void command_redraw(struct slice line);
+
 /*
  * Progress of long work: on a terminal one line that is redrawn (objects, bytes, rate, time left), otherwise
  * nothing until the end. total 0: unknown. Any thread may add.

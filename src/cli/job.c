@@ -146,14 +146,21 @@ static void draw(struct waiting *w, const json_t *o)
         return;
     w->line_ns = now_ns;
     char rate[TEXT_SIZE_MAX], left[TEXT_SIZE_MAX];
-    if (w->terminal)
-        (void)fputc('\r', stderr);
-    (void)fprintf(stderr, "%s: ", command_text(o, "state"));
-    print_counts(stderr, o);
-    (void)fprintf(stderr, ", %s/s", text_size((uint64_t)per_s, rate));
+    _cleanup_free_ char *line = NULL;
+    size_t n = 0;
+    FILE *to = open_memstream(&line, &n);
+    if (!to)
+        abort();
+    (void)fprintf(to, "%s: ", command_text(o, "state"));
+    print_counts(to, o);
+    (void)fprintf(to, ", %s/s", text_size((uint64_t)per_s, rate));
     if (left_s > 0)
-        (void)fprintf(stderr, ", %s left", text_duration((uint64_t)(MIN(left_s, 1e9) * 1000), left));
-    (void)fputs(w->terminal ? "\033[K" : "\n", stderr);
+        (void)fprintf(to, ", %s left", text_duration((uint64_t)(MIN(left_s, 1e9) * 1000), left));
+    (void)fclose(to);
+    if (w->terminal)
+        command_redraw(slice_of(line, n));
+    else
+        (void)fprintf(stderr, "%s\n", line);
 }
 
 static int status_of(const json_t *o)

@@ -4,13 +4,16 @@
  */
 #include "cli/command.h"
 
+#include "base/buf.h"
 #include "base/lock.h"
 #include "base/sys.h"
 #include "base/text.h"
 
 #include <inttypes.h>
+#include <sys/ioctl.h>
 
-#define REDRAW_NS 100000000ull
+#define REDRAW_NS  100000000ull
+#define LINE_BYTES 256
 
 struct progress {
     struct lock lock; /* covers everything below */
@@ -19,6 +22,15 @@ struct progress {
     uint64_t started_ns, drawn_ns;
     bool terminal, quiet;
 };
+
+void command_redraw(struct slice line)
+{
+    struct winsize size = {0};
+    size_t n = line.n;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) /* 0: nobody has told */
+        n = MIN(n, size.ws_col - 1u);
+    (void)fprintf(stderr, "\r" SLICE_FMT "\033[K", SLICE_ARG(slice_of(line.p, n)));
+}
 
 struct progress *progress_new(const char *verb, uint64_t total_objects, uint64_t total_bytes, bool quiet)
 {
@@ -43,19 +55,20 @@ static double seconds_of(const struct progress *p)
 static void draw_locked(struct progress *p)
 {
     char done[TEXT_SIZE_MAX], total[TEXT_SIZE_MAX], rate[TEXT_SIZE_MAX], left[TEXT_SIZE_MAX];
+    _cleanup_buf_ struct buf line = BUF_INIT(LINE_BYTES);
     double per_s = (double)p->bytes / seconds_of(p);
-    (void)fprintf(stderr, "\r%s %" PRIu64, p->verb, p->objects);
+    (void)buf_printf(&line, "%s %" PRIu64, p->verb, p->objects);
     if (p->total_objects > 0)
-        (void)fprintf(stderr, "/%" PRIu64, p->total_objects);
-    (void)fprintf(stderr, " objects, %s", text_size(p->bytes, done));
+        (void)buf_printf(&line, "/%" PRIu64, p->total_objects);
+    (void)buf_printf(&line, " objects, %s", text_size(p->bytes, done));
     if (p->total_bytes > 0)
-        (void)fprintf(stderr, " of %s", text_size(p->total_bytes, total));
-    (void)fprintf(stderr, ", %s/s", text_size((uint64_t)per_s, rate));
+        (void)buf_printf(&line, " of %s", text_size(p->total_bytes, total));
+    (void)buf_printf(&line, ", %s/s", text_size((uint64_t)per_s, rate));
     if (p->total_bytes > p->bytes && per_s > 1) {
         uint64_t ms = (uint64_t)((double)(p->total_bytes - p->bytes) / per_s * 1000);
-        (void)fprintf(stderr, ", %s left", text_duration(ms, left));
+        (void)buf_printf(&line, ", %s left", text_duration(ms, left));
     }
-    (void)fputs("\033[K", stderr);
+    command_redraw(buf_view(&line));
 }
 
 void progress_add(struct progress *p, uint64_t objects, uint64_t bytes)

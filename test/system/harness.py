@@ -32,6 +32,7 @@ import string
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import urllib.error
@@ -465,9 +466,12 @@ class Node(Program):
         assert not check or done.returncode == 0, f"forebay {arguments}: {done.returncode}: {done.stderr}"
         return done
 
-    def drawn(self, *arguments, timeout=400, status=0):
-        """What `forebay ARGUMENTS` against this node, which must end with `status`, writes to standard error when that is a terminal."""
+    def drawn(self, *arguments, timeout=400, status=0, columns=None):
+        """What `forebay ARGUMENTS` against this node, which must end with `status`, writes to standard error when that is a terminal,
+        of so many columns."""
         master, slave = pty.openpty()
+        if columns:
+            termios.tcsetwinsize(slave, (24, columns))
         pieces = []
 
         def drain():

@@ -416,6 +416,25 @@ def test_progress_of_a_job_is_drawn_on_a_terminal(shaped):
     draws(3, r"running: [1-9]\d*/12 objects, [\d.]+ KiB of 586 KiB, 1 failed")
 
 
+def test_progress_stays_in_its_line(shaped):
+    """On a terminal that is narrower than the line of progress it is cut: what a terminal puts into the next line nobody could draw over."""
+    node, name, shaper, truth = shaped
+    put_all(truth, name, 4, size=50_000)
+
+    def draws(*command):
+        for rate in ("100kB/s", "20kB/s"):
+            shaper.set(total=rate)
+            drawn = node.drawn(*command, columns=30)
+            node.cli("evict", "--wait", name)
+            if drawn.count("\r") > 3:
+                pieces = drawn.rstrip().rpartition("\r")[0].replace("\x1b[K", "").split("\r")
+                return max(map(len, pieces))
+        return pytest.fail(drawn)
+
+    assert draws("prefetch", "--wait", "--parallel", "1", name) == 29
+    assert draws("get", "-r", "-j", "1", f"{name}/", node.dir / "gotten") == 29
+
+
 def test_time_left_where_no_bytes_move(new_node, new_shaper, origin):
     """A job that moves no bytes tells the time left by its objects. (By bytes alone there is none.) A slower origin where a busy machine
     was not there while it ran."""

@@ -174,9 +174,13 @@ void client_own(struct client *c)
 static int first_contact(struct client *c, struct err *e)
 {
     struct client_conn *conn;
-    int r = client_conn_open(c, c->session, sys_mono_ms() + c->timeout_ms, &conn, e);
+    struct err why = {0};
+    int r = client_conn_open(c, c->session, sys_mono_ms() + c->timeout_ms, &conn, &why);
+    if (r == -ENOENT || r == -ECONNREFUSED)
+        return err_set(e, r, "node at %s: %s: no node runs there; `forebay serve` starts one", c->address,
+                       why.text);
     if (r < 0)
-        return err_prefix(e, r, "node at %s", c->address);
+        return err_set(e, r, "node at %s: %s", c->address, why.text);
     conn->epoch = c->epoch;
     c->passes_fds = conn->passes_fds;
     c->idle = conn;

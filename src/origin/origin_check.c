@@ -384,12 +384,14 @@ static const struct step {
 };
 
 /* What to do about an error. */
-static const char *advice(int code)
+static const char *advice(const struct run *x, int code)
 {
     switch (code) {
     case ERR_ORIGIN_DENIED:
         return "check the credentials, and what they are allowed to do";
     case ERR_ORIGIN_DOWN:
+        if (strncmp(x->o->url, "file://", strlen("file://")) == 0)
+            return "make the directory, or mount what it lies on";
         return "check origin.endpoint, the network and proxies";
     case -ETIMEDOUT:
         return "the origin is slow; origin.timeout says how long to wait";
@@ -406,7 +408,7 @@ static const char *advice(int code)
 
 static void tell(struct run *x, int r, const struct err *e)
 {
-    const char *what = advice(r);
+    const char *what = advice(x, r);
     say(x, "%.*s%s%s", TEXT_BYTES / 2, e->code ? e->text : err_text(r), what ? "; " : "", what ? what : "");
 }
 

@@ -149,11 +149,11 @@ def test_bad_options_are_named_with_their_range(node, arguments, words):
 
 @pytest.mark.parametrize("command", NODE_COMMANDS)
 def test_no_node_is_said(node, tmp_path, command):
-    """Where no node runs, every command that needs one says which socket it tried, exit 1."""
+    """Where no node runs, every command that needs one says which socket it tried, and that none does, exit 1."""
     operands = {"bucket": ["ls"], "origin": ["check", "s3://b"], "status": [], "put": [__file__, "b/k"],
                 "copy": ["b/k", "c/k"], "sync": ["b/k", "c/k"], "job": ["ls"]}.get(command, ["b/k"])
     done = node.cli(command, "--socket", tmp_path / "none.sock", "--timeout", "200ms", *operands, check=False)
-    fails(done, 1, "forebay " + command, tmp_path / "none.sock")
+    fails(done, 1, "forebay " + command, tmp_path / "none.sock", "no node runs there")
 
 
 @pytest.mark.parametrize("arguments", [["bucket", "mend", "b"], ["bucket", "show"], ["user", "greet", "ann"],

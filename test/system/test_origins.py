@@ -793,6 +793,14 @@ def test_check_of_s3(node, origin):
     assert said["list"]["state"] == "failed" and "NoSuchBucket" in said["list"]["text"]
 
 
+def test_check_of_a_directory_that_is_not_there(node, tmp_path):
+    """What to do about it is a matter of directories: there is no endpoint and no network."""
+    said = check(node, f"file://{tmp_path}/none", {}, status=1)
+    for step in ("list", "write"):
+        assert said[step]["state"] == "failed" and "make the directory, or mount" in said[step]["text"], said
+        assert "endpoint" not in said[step]["text"], said
+
+
 def test_check_read_only(node, servers, origin):
     """--read-only writes nothing; a plain HTTP server is read-only by its nature, which is no failure."""
     server, name = servers("http"), harness.random_name()

@@ -14,7 +14,7 @@ struct rules_options {
 };
 
 static const struct option rows[] = {
-    COMMAND_FLAG(rules_options, json, "json", 0, "JSON"),
+    COMMAND_FLAG(rules_options, json, "json", 0, "the rules of the bucket, after a change, too, as JSON"),
     COMMAND_NODE_ROWS(rules_options),
 };
 static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
@@ -80,7 +80,7 @@ static int run(const struct rules_options *o, const char *path, char **words, in
         r = command_connect(&o->node, &c, e);
     if (r == 0)
         r = client_bucket_rule(c, &req, &reply, &rep, e);
-    return r < 0 || n > 0 ? r : show(o, req.bucket, rep.rules, e);
+    return r < 0 || (n > 0 && !o->json) ? r : show(o, req.bucket, rep.rules, e);
 }
 
 static int command(const struct command_usage *u, const char *setting, int argc, char **argv)

@@ -102,6 +102,15 @@ def test_prefixes_that_are_never_cached(bucket, node):
     assert checked(node, bucket.name)["cached_objects"] == 0
 
 
+def test_changes_of_rules_tell_them_as_json(bucket, node):
+    """With --json pin, unpin and rules print the rules as they are then, and without it nothing."""
+    said = [json.loads(node.cli(*command, "--json").stdout) for command in (
+        ["pin", bucket.name + "/a/"], ["rules", bucket.name + "/b/", "ttl=5s"], ["unpin", bucket.name + "/a/"])]
+    ttl = {"rule": "ttl", "prefix": "b/", "ms": 5000}
+    assert said == [[{"rule": "pin", "prefix": "a/"}], [{"rule": "pin", "prefix": "a/"}, ttl], [ttl]]
+    assert node.cli("pin", bucket.name + "/a/").stdout == ""
+
+
 def test_times_by_prefix(new_node, origin):
     """A rule's ttl overrides the bucket's validate for its prefix, both ways, at once."""
     node = new_node()

@@ -236,35 +236,69 @@ int data_dir_noted_disks(const char *dir, char ***ret_paths, size_t *ret_n, stru
     return 0;
 }
 
-/* 1: a directory is there, and no disk in it; ret_drive: it is where a file system is mounted. */
-static int is_without_disk(const char *path, bool *ret_drive, struct err *e)
+/* The path without symbolic links, also of what is not there, as a directory on a drive that is not mounted.
+ * NULL: nobody can say. */
+static char *whole_path(const char *path)
+{
+    size_t n = strlen(path);
+    char *head = NULL;
+    for (;;) {
+        _cleanup_free_ char *part = n > 0 ? slice_dup(slice_of(path, n)) : slice_dup(SLICE_LIT("."));
+        head = realpath(part, NULL);
+        if (head || errno != ENOENT || n == 0)
+            break;
+        while (n > 0 && path[n - 1] == '/')
+            n--;
+        while (n > 0 && path[n - 1] != '/')
+            n--;
+    }
+    const char *rest = path + n + strspn(path + n, "/");
+    if (!head || !*rest)
+        return head;
+    _cleanup_free_ char *above = head;
+    char *whole = join(strcmp(above, "/") == 0 ? "" : above, rest);
+    for (size_t i = strlen(whole); i > 1 && whole[i - 1] == '/'; i--)
+        whole[i - 1] = '\0';
+    return whole;
+}
+
+enum place {
+    PLACE_HAS_DISK, /* or what cannot be one: who opens it says so */
+    PLACE_GONE,
+    PLACE_EMPTY, /* a directory, and no disk in it */
+    PLACE_DRIVE, /* the same, and a file system is mounted there */
+};
+
+/* Gives an enum place. */
+static int look_at_place(const char *path, struct err *e)
 {
     _cleanup_free_ char *mark = join(path, "forebay-disk"), *above = join(path, "..");
     struct stat st, top;
     int k = sys->stat(path, &st);
+    if (k == -ENOENT)
+        return PLACE_GONE;
     if (k == 0)
         k = sys->stat(above, &top);
-    *ret_drive = k == 0 && st.st_dev != top.st_dev;
-    if (k == 0 && S_ISDIR(st.st_mode))
-        k = sys->stat(mark, &st) == -ENOENT;
-    return k == -ENOENT ? 0 : k < 0 ? err_errno(e, k, "disk %s", path) : k;
+    bool is_drive = k == 0 && st.st_dev != top.st_dev;
+    if (k == 0 && S_ISDIR(st.st_mode) && sys->stat(mark, &st) == -ENOENT)
+        return is_drive ? PLACE_DRIVE : PLACE_EMPTY;
+    return k < 0 ? err_errno(e, k, "disk %s", path) : PLACE_HAS_DISK;
 }
 
 static int expect_disk(const struct data_dir *d, const char *path, bool has_hard, char *const *noted,
                        size_t n, struct err *e)
 {
-    _cleanup_free_ char *whole = realpath(path, NULL);
+    _cleanup_free_ char *whole = whole_path(path);
     bool is_noted = false;
     for (size_t i = 0; whole && i < n; i++)
         is_noted |= strcmp(noted[i], whole) == 0;
-    bool is_drive = false;
-    int k = is_noted ? is_without_disk(whole, &is_drive, e) : 0;
-    if (k <= 0)
+    int k = is_noted ? look_at_place(whole, e) : PLACE_HAS_DISK;
+    if (k < 0 || k == PLACE_HAS_DISK)
         return k;
-    if (is_drive && !has_hard) {
+    if (k != PLACE_EMPTY && !has_hard) {
         log_warn("server",
-                 "disk %s: held a disk of this node at its last start, and is empty now: a new one is made",
-                 path);
+                 "disk %s: held a disk of this node at its last start, and is %s now: a new one is made",
+                 path, k == PLACE_GONE ? "gone" : "empty");
         return 0;
     }
     return err_set(
@@ -286,7 +320,7 @@ int data_dir_expect_disks(const struct data_dir *d, char *const *paths, size_t n
     if (data_dir_noted_disks(dir, &noted, &n_noted, &ignored) < 0)
         return 0; /* a first start, or nobody can say */
     for (size_t i = 0; i < n_noted; i++) {
-        char *whole = realpath(noted[i], NULL);
+        char *whole = whole_path(noted[i]);
         if (whole) {
             free(noted[i]);
             noted[i] = whole;

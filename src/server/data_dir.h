@@ -45,10 +45,10 @@ void data_dir_close(struct data_dir *d);
 /* Notes the n disks of this start (paths[i] exist; relative ones are those of the working directory); n == 0:
  * the one in cache/. ERR_BAD_OPTION: a name holds a line end. What was noted before stays when it fails. */
 int data_dir_note_disks(const struct data_dir *d, char *const *paths, size_t n, struct err *e);
-/* Before the disks of a start are opened: -ENODEV when a directory that the last start had a disk in is there
- * and has none, as the place has where a drive is not mounted. One that is not there at all was given up on
- * purpose; and a fresh drive is as good, where there is nothing that only the disks have (`has_hard`). n == 0
- * as above. */
+/* Before the disks of a start are opened: -ENODEV when a directory that the last start had a disk in has
+ * none, as the place has where a drive is not mounted. One that is not there at all may be of such a drive,
+ * too, or was given up on purpose, and there are fresh drives: these are as good, where there is nothing that
+ * only the disks have (`has_hard`). n == 0 as above. */
 int data_dir_expect_disks(const struct data_dir *d, char *const *paths, size_t n, bool has_hard,
                           struct err *e);
 /* The directories of the disks that the last start in `dir` noted; the array and each name are the caller's

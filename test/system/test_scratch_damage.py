@@ -6,6 +6,9 @@ hard_sweep(keep_bytes=false) there, the first one misses bodies.
 
 import contextlib
 import json
+import os
+import pathlib
+import subprocess
 
 import harness
 
@@ -106,3 +109,30 @@ def test_files_keep_their_bytes_when_the_index_of_a_disk_forgets_them(new_node):
         node.stop()
     report = json.loads(node.cli("store", "check", "--json", "--data", node.data).stdout)
     assert report["hard_extents"] == FILES and report["hard_bad"] == 0 and report["cut_indexes"] == 0
+
+
+def test_a_disk_whose_directory_is_gone_is_no_new_one(new_node, tmp_path):
+    """A directory on a drive that is not mounted is not there. The node does not start and makes nothing in its place, while it has scratch
+    files; they are there when the drive is. Without any a new disk is made."""
+    drive, away = tmp_path / "drive", tmp_path / "away"
+    drive.mkdir()
+    node = new_node(disk=f"{drive}/forebay")
+    node.cli("bucket", "create", "results")
+    node.cli("put", "-q", __file__, "results/k")
+    node.stop()
+    drive.rename(away)
+    drive.mkdir()
+    argv = list(map(str, node.argv()))
+    done = subprocess.run(argv, env={**os.environ, **node.env}, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+    assert done.returncode == 1 and f"{drive}/forebay" in done.stderr and "mount its drive there" in done.stderr, done.stderr
+    assert list(drive.iterdir()) == []
+    drive.rmdir()
+    away.rename(drive)
+    node.start()
+    assert node.cli("cat", "results/k").stdout == pathlib.Path(__file__).read_text()
+    node.cli("rm", "results/k")
+    node.cli("bucket", "rm", "results")
+    node.stop()
+    (drive / "forebay").rename(away)
+    node.start()
+    assert (drive / "forebay" / "forebay-disk").exists()

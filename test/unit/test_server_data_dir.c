@@ -206,7 +206,8 @@ static void notes_the_disks_of_a_start(void **state)
 }
 
 /* Where the last start had a disk and there is an empty directory now, a drive is not mounted: nothing is
- * made there. What is gone altogether, is not known, or was given up by hand is made anew. */
+ * made there. What is gone altogether, as a directory on such a drive, is made anew only where the disks have
+ * nothing that is nowhere else; what is not known, or was given up by hand, is in any case. */
 static void an_empty_directory_is_no_disk(void **state)
 {
     struct data_dir d;
@@ -230,13 +231,19 @@ static void an_empty_directory_is_no_disk(void **state)
     assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), 0);
     assert_int_equal(unlink(mark), 0);
     assert_int_equal(rmdir(a), 0);
-    assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), 0);
+    assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), -ENODEV);
+    assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ false, &e), 0);
+    _cleanup_free_ char *slashed = tmpdir_path(dir, "./a//"), *below = tmpdir_path(dir, "b/on/a/drive");
+    char *const others[] = {slashed, below};
+    assert_int_equal(data_dir_expect_disks(&d, others, 1, /* has_hard= */ true, &e), -ENODEV);
+    assert_int_equal(data_dir_expect_disks(&d, others + 1, 1, /* has_hard= */ true, &e), 0);
     assert_int_equal(mkdir(a, 0700), 0);
     assert_int_equal(sys_write_file_atomic(d.disks_path, "forebay-disks 1\n", 16, 0644), 0);
     assert_int_equal(data_dir_expect_disks(&d, given, 2, /* has_hard= */ true, &e), 0);
     /* The one in the data directory. */
     assert_int_equal(data_dir_note_disks(&d, NULL, 0, &e), 0);
-    assert_int_equal(data_dir_expect_disks(&d, NULL, 0, /* has_hard= */ true, &e), 0);
+    assert_int_equal(data_dir_expect_disks(&d, NULL, 0, /* has_hard= */ false, &e), 0);
+    assert_int_equal(data_dir_expect_disks(&d, NULL, 0, /* has_hard= */ true, &e), -ENODEV);
     assert_int_equal(mkdir(d.cache_path, 0700), 0);
     assert_int_equal(data_dir_expect_disks(&d, NULL, 0, /* has_hard= */ true, &e), -ENODEV);
     data_dir_close(&d);

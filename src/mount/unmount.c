@@ -131,6 +131,11 @@ int mount_unmount(const char *given, uint64_t timeout_ms, struct err *e)
     bool is_dead = r == -ENOTCONN || r == -ECONNABORTED;
     if (is_dead)
         r = expect_ours(directory, e);
+    if (r == -EIO) /* opening the directory asks the node, too */
+        return err_set(e, r,
+                       "%s: its node does not answer; start the node, then unmount again. `fusermount3 -u` "
+                       "unmounts without it",
+                       directory);
     if (r < 0)
         return r;
     _cleanup_close_ int pidfd = is_dead ? -1 : (int)syscall(SYS_pidfd_open, report.pid, 0);

@@ -539,6 +539,22 @@ def test_umount_does_not_wait_for_a_node_that_is_away(origin, new_node, mount):
     assert one.process.wait(200) == 0
 
 
+def test_umount_says_that_the_node_is_away(new_node, mount):
+    """Where the mount cannot be asked what is pending without the node, as of a scratch bucket, it stays, and the command says why and what
+    to do."""
+    node, bucket = new_node(), harness.random_name()
+    node.cli("bucket", "create", bucket)
+    one = mount(node, bucket, timeout="2s")
+    node.kill()
+    time.sleep(1.1)  # until the kernel asks for attributes
+    done = node.cli("umount", one.path, check=False)
+    assert done.returncode == 1 and "node does not answer" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert mounted.is_mounted(one.path)
+    node.start()
+    node.cli("umount", one.path)
+    assert one.process.wait(200) == 0
+
+
 HAS_A_COPY = """
 awk '$3 ~ /^fuse/ && $2 != "'"$1"'" { print $2 }' /proc/self/mounts | xargs -r umount -l 2>/dev/null
 echo there

@@ -117,6 +117,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run(&commands[i], argc, argv);
-    (void)fprintf(stderr, "forebay: %s: no such command; forebay --help lists them\n", argv[1]);
+    if (argv[1][0] == '-')
+        (void)fprintf(stderr, "forebay: %s: options stand behind the command: forebay COMMAND %s\n", argv[1],
+                      argv[1]);
+    else
+        (void)fprintf(stderr, "forebay: %s: no such command; forebay --help lists them\n", argv[1]);
     return 2;
 }

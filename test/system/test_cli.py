@@ -73,6 +73,7 @@ def test_version_and_unknown_command(node):
     """--version names the program; a command that is not there is named, exit 2; so is no command at all."""
     assert re.fullmatch(r"forebay \d+\.\d+\.\d+\n", node.cli("--version").stdout)
     fails(node.cli("lsx", check=False), 2, "lsx", "no such command")
+    fails(node.cli("--json", "status", check=False), 2, "--json", "behind the command")
     done = node.cli(check=False)
     assert done.returncode == 2 and "usage:" in done.stderr
 

@@ -9,6 +9,10 @@
  * (az_token.c, which origin.metadata_endpoint puts before the environment); else anonymous. The account:
  * origin.account, AZURE_STORAGE_ACCOUNT, the connection string.
  *
+ * An account with a hierarchical namespace (Data Lake Storage) has a blob without bytes for each of its
+ * directories, "a" beside "a/b", and Hadoop, blobfuse and azcopy write such ones elsewhere. They are no
+ * objects: as files they would hide what lies below them.
+ *
  * Invariants: nothing is sent at open; secrets are wiped when the origin is closed.
  *
  * Failure modes: ERR_BAD_OPTION with the option's name.
@@ -16,6 +20,7 @@
 #include "origin/az_internal.h"
 
 #include "base/text.h"
+#include "origin/meta.h"
 
 #define DEFAULT_SUFFIX "core.windows.net"
 #define PARTS_MAX      254 /* of a name, between its slashes */
@@ -276,11 +281,21 @@ static int az_get(struct origin *o, const struct origin_get *g, struct arena *a,
     return r < 0 ? r : web_get(&z->web, g, a, ret_attr, sink, arg, e);
 }
 
+static int check_object(const struct web_call *c, struct err *e)
+{
+    const struct web_response *r = &c->response;
+    struct slice said = meta_get(buf_view(&r->meta), "x-amz-meta-" AZ_FOLDER);
+    if (web_response_attr(r).size_bytes > 0 || !slice_eq_case(said, SLICE_LIT("true")))
+        return 0;
+    return err_set(e, -ENOENT, "%d: no object, but a directory", r->status);
+}
+
 const struct web_kind az_web_kind = {
     .version_header = "etag",
     .meta_prefix = "x-ms-meta-",
     .prepare = az_request_prepare,
     .refused = az_request_refused,
+    .check = check_object,
 };
 
 const struct web_kind az_view_kind = {

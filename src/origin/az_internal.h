@@ -8,7 +8,8 @@
 #include "origin/web_internal.h"
 
 #define AZ_MAGIC      0x415a4f52u
-#define AZ_VERSION    "2021-12-02" /* of the service's protocol */
+#define AZ_FOLDER     "hdi_isfolder" /* metadata of blobs that stand for directories */
+#define AZ_VERSION    "2021-12-02"   /* of the service's protocol */
 #define AZ_BLOCKS_MAX 50000
 #define AZ_BLOCK_MAX  (4000 * MIB)
 #define AZ_SINGLE_MAX (8 * MIB) /* larger blobs are sent in blocks */

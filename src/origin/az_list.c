@@ -13,7 +13,8 @@
  * Invariants:
  *  1. A hint of another prefix or delimiter is never used.
  *  2. Whatever the hints are, a page leaves out nothing behind its key that was there AZ_NEXT_MS ago.
- *  3. Those of web_page.c.
+ *  3. Blobs that stand for directories (az.c) are in no page.
+ *  4. Those of web_page.c.
  *
  * Failure modes: those of web_page.c and web_perform.
  */
@@ -25,6 +26,7 @@ struct reader {
     struct web_page page;
     struct web_xml *xml;
     struct origin_entry now;
+    bool is_folder; /* of the one being read: it says so */
     struct err *err;
 };
 
@@ -117,7 +119,20 @@ static int on_property(struct reader *l, const char *name, struct slice text, st
         return err_set(e, ERR_ORIGIN_FAILED, "the page has a size that is no number");
     if (strcmp(name, "Last-Modified") == 0)
         (void)text_parse_date(slice_trim(text), &l->now.attr.mtime_ns);
+    if (strcmp(name, "ResourceType") == 0)
+        l->is_folder |= slice_eq_str(slice_trim(text), "directory");
     return 0;
+}
+
+static int on_entry(struct reader *l, const char *name, struct err *e)
+{
+    bool is_blob = strcmp(name, "Blob") == 0;
+    l->now.is_prefix = strcmp(name, "BlobPrefix") == 0;
+    bool counts = l->now.is_prefix || (is_blob && !(l->is_folder && l->now.attr.size_bytes == 0));
+    int r = counts ? web_page_add(&l->page, &l->now, e) : 0;
+    l->now = (struct origin_entry){0};
+    l->is_folder = false;
+    return r;
 }
 
 static int on_element(void *arg, unsigned depth, const char *parent, const char *name, struct slice text,
@@ -132,14 +147,11 @@ static int on_element(void *arg, unsigned depth, const char *parent, const char 
     }
     if (depth == 5 && strcmp(parent, "Properties") == 0)
         return on_property(l, name, text, e);
+    if (depth == 5 && strcmp(parent, "Metadata") == 0 && strcasecmp(name, AZ_FOLDER) == 0)
+        l->is_folder |= slice_eq_case(slice_trim(text), SLICE_LIT("true"));
     if (depth == 4 && strcmp(name, "Name") == 0)
         return web_page_keep(&l->page, text, &l->now.key, e);
-    if (depth != 3 || strcmp(parent, "Blobs") != 0)
-        return 0;
-    l->now.is_prefix = strcmp(name, "BlobPrefix") == 0;
-    int r = l->now.is_prefix || strcmp(name, "Blob") == 0 ? web_page_add(&l->page, &l->now, e) : 0;
-    l->now = (struct origin_entry){0};
-    return r;
+    return depth == 3 && strcmp(parent, "Blobs") == 0 ? on_entry(l, name, e) : 0;
 }
 
 static int on_body(void *arg, const void *p, size_t n)
@@ -159,6 +171,7 @@ static int ask(struct az *z, const struct origin_list *q, struct slice marker, s
     web_call_init(&c, &z->web, WEB_GET, "list");
     web_query(&c, SLICE_LIT("restype"), SLICE_LIT("container"));
     web_query(&c, SLICE_LIT("comp"), SLICE_LIT("list"));
+    web_query(&c, SLICE_LIT("include"), SLICE_LIT("metadata")); /* which says what is a directory */
     web_query(&c, SLICE_LIT("maxresults"), slice_str(max));
     if (l->page.prefix.n)
         web_query(&c, SLICE_LIT("prefix"), l->page.prefix);

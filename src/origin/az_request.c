@@ -245,9 +245,16 @@ int az_request_refused(struct web_call *c, struct err *e)
         web_error_text(x.code, sizeof(x.code), slice_str(c->response.code));
     if (!x.code[0] && !x.message[0])
         web_error_line(body, x.message, sizeof(x.message));
-    char *behind = strstr(x.message, " RequestId:"); /* and what follows says nothing to a reader */
-    if (behind)
-        *behind = '\0';
+    if (x.detail[0]) /* "Signature not valid in the specified time frame: ...", where the message blames all
+                      */
+        memcpy(x.message, x.detail, sizeof(x.message));
+    /* And what follows says nothing to a reader. */
+    static const char *const ends[] = {" RequestId:", " Server used following string", " String to sign"};
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
+        char *behind = strstr(x.message, ends[i]);
+        if (behind)
+            *behind = '\0';
+    }
     int class = web_error_lookup(table, ARRAY_SIZE(table), c->response.status, slice_str(x.code));
     return web_error_set(e, class, &c->response, x.code, x.message);
 }

@@ -264,6 +264,7 @@ static int set_endpoint(struct gs *g, const struct origin_options *o, bool *ret_
     int r =
         web_endpoint_parse(url, emulator ? "STORAGE_EMULATOR_HOST" : "origin.endpoint", "", &g->endpoint, e);
     g->web.loopback = g->endpoint.loopback;
+    g->web.spreads = o->endpoint || emulator; /* which has both families, and other addresses each time */
     *ret_emulator = emulator || (o->endpoint && !g->endpoint.https);
     return r;
 }

@@ -101,8 +101,8 @@ struct origin_attr {
       "that it keeps them; without, the node alone verifies them")                                           \
     X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
       "most time without progress before a request counts as failed")                                        \
-    X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "5s", 50, 600000, NULL, false,            \
-      "most time to connect")                                                                                \
+    X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "10s", 50, 600000, NULL, false,           \
+      "most time to find the address and connect; the resolver asks a second name server after 5s")          \
     X(connections, UINT, "origin.connections", "N", "128", 1, 1024, NULL, false,                             \
       "most requests to this origin at the same time")                                                       \
     X(ca_file, STRING, "origin.ca_file", "FILE", NULL, 0, 0, NULL, false,                                    \

@@ -26,17 +26,20 @@
 #include "net/sock.h"
 
 #include <inttypes.h>
+#include <openssl/x509_vfy.h>
 
 #define CONN_MAGIC 0x53334330u
 /* Of curl, per connection and direction: more was not faster. It takes them anew for each request: what
  * malloc maps by itself (128 KiB and more, server/memory.c) costs fresh pages each time, a tenth of the
  * processor time of fetching a file of 110 KB. */
-#define BUFFER_MAX     (120 * KIB)
-#define BUFFERS_MAX    (16 * MIB) /* of all connections of an origin together, per direction */
-#define SPARE_SHARE    8     /* one place in so many is not for bodies, and as many more not for slow ones */
-#define IDLE_MAX_MS    60000 /* idle connections beyond this age are closed when others come back */
-#define EXPECT_WAIT_MS 1000L
-#define USER_AGENT     "forebay/" FOREBAY_VERSION
+#define BUFFER_MAX         (120 * KIB)
+#define BUFFERS_MAX        (16 * MIB) /* of all connections of an origin together, per direction */
+#define SPARE_SHARE        8 /* one place in so many is not for bodies, and as many more not for slow ones */
+#define IDLE_MAX_MS        60000 /* idle connections beyond this age are closed when others come back */
+#define LIFE_MAX_S         600L
+#define EXPECT_WAIT_MS     1000L
+#define EXPECT_ABOVE_BYTES ((uint64_t)MIB) /* of curl, which expects nothing for less */
+#define USER_AGENT         "forebay/" FOREBAY_VERSION
 
 struct web_conn {
     uint32_t magic;
@@ -118,6 +121,15 @@ static int conn_take(struct web_call *call, struct web_conn **ret)
     return 0;
 }
 
+static struct web_conn *take_oldest_locked(struct web *w)
+{
+    lock_assert_held(&w->lock);
+    struct web_conn *old = w->idle[0];
+    w->n_idle--;
+    memmove(w->idle, w->idle + 1, w->n_idle * sizeof(struct web_conn *));
+    return old;
+}
+
 /* Takes the oldest idle connection out when it has been idle for long. `now_ms` was looked at before the lock
  * was had: others may have come back later than that. */
 static struct web_conn *take_stale_locked(struct web *w, uint64_t now_ms)
@@ -125,10 +137,19 @@ static struct web_conn *take_stale_locked(struct web *w, uint64_t now_ms)
     lock_assert_held(&w->lock);
     if (w->n_idle == 0 || now_ms <= w->idle[0]->idle_since_ms + IDLE_MAX_MS)
         return NULL;
-    struct web_conn *old = w->idle[0];
-    w->n_idle--;
-    memmove(w->idle, w->idle + 1, w->n_idle * sizeof(struct web_conn *));
-    return old;
+    return take_oldest_locked(w);
+}
+
+/* What was idle already at `began_ms`. */
+static void drop_idle(struct web *w, uint64_t began_ms)
+{
+    struct web_conn *old;
+    do {
+        lock_take(&w->lock);
+        old = w->n_idle > 0 && w->idle[0]->idle_since_ms <= began_ms ? take_oldest_locked(w) : NULL;
+        lock_drop(&w->lock);
+        conn_free(old);
+    } while (old);
 }
 
 static void conn_give(struct web_call *call, struct web_conn *c, bool keep)
@@ -163,6 +184,7 @@ int web_init(struct web *w, const struct web_kind *kind, struct origin *origin,
         return r;
     w->kind = kind;
     w->origin = origin;
+    w->spreads = origin != NULL;
     w->ca_file = web_dup(o->ca_file);
     w->timeout_ms = o->timeout;
     w->connect_timeout_ms = o->connect_timeout;
@@ -202,10 +224,12 @@ static size_t on_header(char *p, size_t size, size_t n, void *arg)
     struct web_call *c = arg;
     n *= size;
     web_response_line(&c->response, slice_of(p, n));
+    c->is_continued |= c->response.status == 100;
     if (c->on_head && is_success(c) && (p[0] == '\r' || p[0] == '\n'))
         c->stopped = c->on_head(c->arg);
     c->progress_ms = sys_mono_ms();
-    return c->stopped ? CURL_WRITEFUNC_ERROR : n;
+    /* Behind the head of an answer to HEAD comes nothing, and its connection is good for the next. */
+    return c->stopped && c->method != WEB_HEAD ? CURL_WRITEFUNC_ERROR : n;
 }
 
 static size_t on_write(char *p, size_t size, size_t n, void *arg)
@@ -338,6 +362,9 @@ static void set_options(struct web_call *c, struct web_conn *conn, const char *u
     /* Else who gives up waits for the name servers, which know of no timeout and no cancel flag of ours. */
     curl_set(easy, CURLOPT_QUICK_EXIT, 1L);
     curl_set(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
+    curl_set(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, w->spreads ? 1L : 0L);
+    /* One that is never idle would stay for weeks at an address that the name has no more. */
+    curl_set(easy, CURLOPT_MAXLIFETIME_CONN, LIFE_MAX_S);
     curl_set(easy, CURLOPT_TCP_NODELAY, 1L);
     curl_set(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_set(easy, CURLOPT_BUFFERSIZE, buffer_bytes(c->web));
@@ -404,14 +431,29 @@ static int run(struct web_call *c, struct web_conn *conn, CURLcode *ret_curl, st
     return r;
 }
 
+static long get_long(CURL *easy, CURLINFO what)
+{
+    long x = 0;
+    return curl.easy_getinfo(easy, what, &x) == CURLE_OK ? x : 0;
+}
+
 static bool has_connected(CURL *easy)
 {
     curl_off_t t = 0;
     return curl.easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &t) == CURLE_OK && t > 0;
 }
 
+/* A proxy that does not let this request through as it is: not reached is the service with other answers. */
+static bool is_barred(CURL *easy)
+{
+    long status = get_long(easy, CURLINFO_HTTP_CONNECTCODE);
+    return status == 403 || status == 407;
+}
+
 static int class_of_curl(CURLcode code, const struct web_call *c, CURL *easy)
 {
+    if (is_barred(easy))
+        return ERR_ORIGIN_SETUP;
     switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
@@ -433,6 +475,31 @@ static int class_of_curl(CURLcode code, const struct web_call *c, CURL *easy)
         return ERR_ORIGIN_SETUP;
     default:
         return ERR_ORIGIN_FAILED;
+    }
+}
+
+/* What to do about it, behind curl's words. */
+static const char *advise(CURLcode code, int class, CURL *easy)
+{
+    static const char authority[] =
+        "; set origin.ca_file to the authority that signed the origin's certificate";
+    if (class != ERR_ORIGIN_SETUP)
+        return "";
+    if (is_barred(easy))
+        return get_long(easy, CURLINFO_HTTP_CONNECTCODE) == 407
+                   ? "; the proxy of the node's environment wants a user and a password in its URL"
+                   : "; the proxy of the node's environment does not let it through: see NO_PROXY";
+    if (code != CURLE_PEER_FAILED_VERIFICATION)
+        return authority;
+    switch (get_long(easy, CURLINFO_SSL_VERIFYRESULT)) {
+    case X509_V_OK: /* and yet refused, or nobody knows why: curl itself compares the names */
+    case X509_V_ERR_UNSPECIFIED:
+        return "; the certificate is for another host: check the address";
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+        return "; unless this machine's clock is wrong, the origin needs a new certificate";
+    default:
+        return authority;
     }
 }
 
@@ -460,9 +527,7 @@ static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, st
     if (code != CURLE_OK && !refused) { /* a refusal may cut an upload short; it says more than curl */
         int class = class_of_curl(code, c, conn->easy);
         return err_set(e, class, "%s%s", conn->error[0] ? conn->error : curl.easy_strerror(code),
-                       class == ERR_ORIGIN_SETUP
-                           ? "; set origin.ca_file to the authority that signed the origin's certificate"
-                           : "");
+                       advise(code, class, conn->easy));
     }
     if (status == 0)
         return err_set(e, ERR_ORIGIN_FAILED, "the answer is no HTTP");
@@ -481,12 +546,19 @@ static int exchange(struct web_call *c, struct web_conn *conn, bool *ret_keep, s
         return r;
     set_options(c, conn, request.url.p, request.headers);
     CURLcode code = CURLE_OK;
+    uint64_t began_ms = sys_mono_ms();
     r = run(c, conn, &code, e);
-    *ret_keep = r == 0 && !c->stopped && code == CURLE_OK;
+    *ret_keep = r == 0 && (!c->stopped || c->method == WEB_HEAD) && code == CURLE_OK;
+    /* What went between forgot this connection without a word (NAT, a firewall, a link that moved), and so it
+     * did those that were idle beside it: each of them would cost a try as long as this one. */
+    if (r == -ETIMEDOUT && c->response.status == 0 && get_long(conn->easy, CURLINFO_NUM_CONNECTS) == 0)
+        drop_idle(c->web, began_ms);
     if (r == 0)
         r = conclude(c, conn, code, e);
     curl_set(conn->easy, CURLOPT_HTTPHEADER, NULL); /* the list goes away with this call */
     int status = c->response.status;
+    if (r == 0 && has_body(c) && c->body_n > EXPECT_ABOVE_BYTES && !c->is_continued)
+        atomic_store(&c->web->is_mute, true);
     if (c->web->origin)
         origin_count_request(c->web->origin, c->op,
                              status >= 200 ? status : 0); /* an interim answer is none */
@@ -507,6 +579,7 @@ static int perform_once(struct web_call *c, struct err *e)
     c->stopped = 0;
     c->body_sent = 0;
     c->begun = 0;
+    c->is_continued = false;
     c->ended = false;
     struct web_conn *conn;
     int r = conn_take(c, &conn);

@@ -139,6 +139,8 @@ void web_error_parse(struct slice body, struct web_error *ret)
 {
     memset(ret, 0, sizeof(*ret));
     struct web_xml *_cleanup_(web_xml_freep) x = web_xml_new(WEB_ERROR_BODY_MAX, on_element, ret);
+    else if (strcmp(name, "AuthenticationErrorDetail") == 0)
+        web_error_text(x->detail, sizeof(x->detail), text);
     /* A document that is cut or broken tells what stands before the break. */
     if (web_xml_feed(x, body.p, body.n, NULL) == 0)
         (void)web_xml_end(x, NULL);

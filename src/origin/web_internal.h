@@ -70,12 +70,17 @@ struct web {
     struct origin *origin; /* whose requests are counted; NULL: nobody's */
     char *ca_file;         /* may be NULL */
     bool loopback;         /* no proxy */
+    /* Where a name has several addresses, and who resolves it tells them in one order, all connections would
+     * have the first one. Not of a name with addresses of both families: of the other one is tried what this
+     * machine may have no route to, at 200 ms for each connection. Set before the first call. */
+    bool spreads;
     bool sends_tags; /* of S3: META_TAGS goes as x-amz-tagging, not as metadata. Set before the first call */
     uint64_t timeout_ms, connect_timeout_ms;
 
     struct lock lock; /* covers what follows */
     struct cond freed;
     struct web_conn **idle; /* used as a stack, the oldest first; room for `limit` */
+    atomic_bool is_mute; /* says nothing to Expect: 100-continue, for which bodies would wait */
     size_t n_idle, in_use, limit;
     size_t uploading, slow; /* of those in use: with a body to send, with a slow one */
 };
@@ -203,7 +208,8 @@ struct web_call {
     struct trust trust;
     uint64_t body_sent;
     uint64_t progress_ms;
-    unsigned begun; /* how often curl began to send it */
+    unsigned begun;    /* how often curl began to send it */
+    bool is_continued; /* 100 Continue came */
 
     uint64_t credentials; /* the kind's own: which version of those that end was sent */
     bool ended; /* the kind's own: it was refused because they have ended, and others may be there */
@@ -267,6 +273,7 @@ struct web_error_row {
 int web_error_lookup(const struct web_error_row *table, size_t n, int status, struct slice code);
 struct web_error {
     char code[64], message[256], region[64];
+    char detail[256]; /* <AuthenticationErrorDetail> */
 };
 /* Reads what an <Error> document says; fields stay empty where it says nothing or is none. */
 void web_error_parse(struct slice body, struct web_error *ret);

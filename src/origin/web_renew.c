@@ -6,7 +6,9 @@
  *  1. One thread asks, the others wait, and a failure is the answer of all of them, but where the one gave up
  * for reasons of its own; no lock is held meanwhile.
  *  2. They are renewed WEB_RENEW_BEFORE_MS before their end; should that fail, the old ones are used while
- * they last, and it is asked again after AGAIN_MS.
+ * they last, and it is asked again after AGAIN_MS. The same holds where others are given that end as soon:
+ * metadata services give the same ones again until shortly before their end, some later than they are
+ * renewed here, and must not be asked for each request until then.
  *  3. Nothing that was answered here is told as the origin's word about an object: a service that knows no
  * keys (404) is ERR_ORIGIN_DENIED, not -ENOENT.
  *  4. That there are none is believed only when those at hand have ended.
@@ -16,7 +18,7 @@
 #include "origin/web_internal.h"
 
 #define LEAST_MS 10000 /* with less left they are not used */
-#define AGAIN_MS 10000 /* between a renewal that failed and the next */
+#define AGAIN_MS 10000 /* between a renewal that failed, or gained no time, and the next */
 #define NONE_MS  60000 /* that there are none is believed for so long */
 #define WAIT_NS  ((uint64_t)QUIT_LOOK_MS * 1000000)
 
@@ -77,7 +79,7 @@ static int renew_locked(struct web_renewed *n, struct err *e)
     }
     n->rounds++;
     n->result = r;
-    n->again_ms = r < 0 ? sys_mono_ms() + AGAIN_MS : 0;
+    n->again_ms = r < 0 || life_ms < WEB_RENEW_BEFORE_MS ? sys_mono_ms() + AGAIN_MS : 0;
     if (r < 0 && e)
         n->why = *e;
     if (r == 0) {

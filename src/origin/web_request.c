@@ -108,6 +108,8 @@ int web_request_headers(struct web_call *c, struct web_request *q, struct err *e
     if (r < 0)
         return r;
     append(q, "Accept:"); /* what curl would add by itself */
+    if (atomic_load(&c->web->is_mute))
+        append(q, "Expect:");
     if (!has_type)
         append(q, "Content-Type:");
     return 0;

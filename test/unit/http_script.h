@@ -34,6 +34,7 @@ struct script_step {
     bool holds;              /* after it: nothing more, and no end, until the client goes */
     bool close, reset;       /* afterwards; otherwise the connection is kept */
     bool ignore_body;        /* answer without waiting for the request's body, and close */
+    bool mute;               /* no 100 Continue before the body */
 };
 
 struct script {
@@ -130,11 +131,11 @@ static inline bool script_take_step(struct script *s, const char *head, struct s
     return any;
 }
 
-static inline bool script_read_body(struct script *s, int fd, const char *head, size_t have)
+static inline bool script_read_body(struct script *s, int fd, const char *head, size_t have, bool mute)
 {
     const char *length = script_header(head, "content-length"), *expect = script_header(head, "expect");
     uint64_t left = length ? strtoull(length, NULL, 10) : 0;
-    if (expect && left > have)
+    if (expect && left > have && !mute)
         (void)script_send(fd, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     pthread_mutex_lock(&s->mutex);
     s->body_bytes += left;
@@ -211,7 +212,7 @@ static inline void *script_serve(void *arg)
         if (asked == 0)
             script_count_asked(c->script);
         bool any = script_take_step(c->script, head, &step);
-        if (!any || (!step.ignore_body && !script_read_body(c->script, c->fd, head, extra)))
+        if (!any || (!step.ignore_body && !script_read_body(c->script, c->fd, head, extra, step.mute)))
             break;
         if (!script_answer(c->script, c->fd, &step)) {
             struct linger hard = {1, 0};

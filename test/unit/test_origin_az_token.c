@@ -5,6 +5,7 @@
  */
 #include "origin/az_internal.h"
 
+#include "support/clock_sys.h"
 #include "web_fixture.h"
 
 #include <unistd.h>
@@ -42,13 +43,17 @@ static void test_managed_identity(void **state)
     struct web_fixture f;
     struct origin_attr attr;
     struct err e;
+    clock_sys_start(1000000000000, 1000000000000000000);
     (void)setenv("AZURE_STORAGE_ACCOUNT", "acc", 1);
     (void)setenv("AZURE_STORAGE_KEY", "AAAA", 1);
     web_fixture_start(&f, "az://con", steps, ARRAY_SIZE(steps), machine);
     (void)unsetenv("AZURE_STORAGE_KEY");
     (void)unsetenv("AZURE_STORAGE_ACCOUNT");
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+        clock_sys_advance(10000000000);
+    }
+    clock_sys_stop();
     assert_non_null(strstr(script_head(&f.script, 0), QUESTION " HTTP/1.1\r\n"));
     assert_non_null(strstr(script_head(&f.script, 0), "metadata: true\r\n"));
     assert_non_null(strstr(script_head(&f.script, 1), "HEAD /acc/con/k HTTP/1.1\r\n"));

@@ -75,7 +75,7 @@ static void test_no_role(void **state)
     web_fixture_stop(&f);
 }
 
-/* Keys "one" that end in a minute: soon enough to be renewed with each request. */
+/* Keys "one" that end in a minute: soon enough to be renewed every ten seconds. */
 static void keys_for_a_minute(char *ret, size_t size)
 {
     char soon[40];
@@ -328,6 +328,7 @@ static void test_no_keys_are_no_absence(void **state)
         {.answer = TEXT("412 Oh", "no"), .close = true},
         {.answer = TEXT("404 Not Found", "no such pod"), .close = true}};
     char uri[64];
+    clock_sys_advance(10000000000);
     struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};
@@ -442,7 +443,7 @@ static void test_role_gone_for_a_moment(void **state)
     struct err e;
     keys_for_a_minute(keys, sizeof(keys));
     web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), instance);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
     assert_true(is_signed_with(script_head(&f.script, 6), "one"));
     web_fixture_stop(&f);
@@ -465,11 +466,15 @@ static void *stat_in_thread(void *arg)
 static size_t fail_together(struct web_fixture *f, atomic_bool *go)
 {
     size_t before = script_steps_taken(&f->script);
+    clock_sys_start(1000000000000, (uint64_t)time(NULL) * 1000000000);
     pthread_t threads[3];
     void *good;
     atomic_store(go, false);
+        clock_sys_advance(10000000000);
+    }
     atomic_store(&n_asking, 0);
     for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+    clock_sys_stop();
         assert_int_equal(pthread_create(&threads[i], NULL, stat_in_thread, f), 0);
     while (atomic_load(&n_asking) < ARRAY_SIZE(threads) || script_steps_taken(&f->script) == before)
         script_sleep_ms(1);

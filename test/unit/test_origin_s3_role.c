@@ -207,8 +207,10 @@ static void test_renewal(void **state)
     set_environment("AWS_WEB_IDENTITY_TOKEN_FILE=@ AWS_ROLE_ARN=" ARN, "");
     clock_sys_start(1000000000000, (uint64_t)time(NULL) * 1000000000);
     start(&f, steps, ARRAY_SIZE(steps));
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+        clock_sys_advance(10000000000);
+    }
     assert_true(is_signed_with(script_head(&f.script, 1), "one") &&
                 is_signed_with(script_head(&f.script, 3), "one"));
     clock_sys_advance(120000000000);

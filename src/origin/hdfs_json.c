@@ -178,5 +178,10 @@ int hdfs_json_refused(const struct web_response *r, struct slice body, struct er
         class = -ENOENT;
     else if (class == -ENOENT && strcmp(code, "FileNotFoundException") != 0)
         class = ERR_ORIGIN_FAILED; /* of a proxy, say: it does not know whether there is such a file */
-    return web_error_set(e, class, r, code, message);
+    (void)web_error_set(e, class, r, code, message);
+    if (r->status == 401 && strcmp(code, "InvalidToken") != 0)
+        web_error_add(e, "; Kerberos is not spoken: set origin.delegation_token, or name a gateway");
+    else if (strcmp(code, "StandbyException") == 0)
+        web_error_add(e, "; name the namenode that is active, or a gateway");
+    return class;
 }

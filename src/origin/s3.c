@@ -42,6 +42,13 @@ static int use_endpoint(struct s3 *s, const char *url, bool virtual_host, struct
     return 0;
 }
 
+const char *s3_aws_domain(const char *region)
+{
+    return strncmp(region, "cn-", 3) == 0     ? "amazonaws.com.cn"
+           : strncmp(region, "eusc-", 5) == 0 ? "amazonaws.eu" /* the European Sovereign Cloud */
+                                              : "amazonaws.com";
+}
+
 /* A bucket name with dots does not match the certificate of *.s3.amazonaws.com, so it takes path style. */
 static int set_address(struct s3 *s, const struct origin_options *o, const struct s3_aws *aws, struct err *e)
 {
@@ -51,8 +58,7 @@ static int set_address(struct s3 *s, const struct origin_options *o, const struc
     if (endpoint)
         return use_endpoint(s, endpoint, virtual_host, e);
     char _cleanup_free_ *own = NULL;
-    bool china = strncmp(s->region, "cn-", 3) == 0;
-    if (asprintf(&own, "https://s3.%s.amazonaws.com%s", s->region, china ? ".cn" : "") < 0)
+    if (asprintf(&own, "https://s3.%s.%s", s->region, s3_aws_domain(s->region)) < 0)
         abort();
     return use_endpoint(s, own, virtual_host, e);
 }

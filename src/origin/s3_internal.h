@@ -38,6 +38,8 @@ struct s3_aws {
 /* `profile`: the one that is meant; NULL: that of the environment. Never fails: an unreadable file counts as
  * absent. */
 void s3_aws_load(const char *profile, struct s3_aws *ret);
+/* In which the services of a region have their names: "amazonaws.com". */
+const char *s3_aws_domain(const char *region);
 void s3_aws_fini(struct s3_aws *a);
 /* What a profile says, first in the credentials file; a heap copy, or NULL where it says nothing. */
 char *s3_aws_get(const struct s3_aws *a, const char *profile, const char *key);

@@ -32,6 +32,7 @@
 #define CONNECT_MS       1000
 #define TIMEOUT_MS       5000
 #define VENDOR_FILE      "/sys/class/dmi/id/sys_vendor"
+#define XEN_FILE         "/sys/hypervisor/uuid" /* of older machines (P2, P3, M4), whose vendor is Xen */
 #define INSTANCE_SERVICE "http://169.254.169.254"
 #define CONTAINER_HOST   "http://169.254.170.2"
 #define TOKEN_SECONDS    "21600"
@@ -133,6 +134,8 @@ static int ask_instance(struct s3_provider *p, struct buf *ret, struct err *e)
     struct buf _cleanup_buf_ token = BUF_INIT(4 * KIB), roles = BUF_INIT(4 * KIB), path = BUF_INIT(4 * KIB);
     int r = ask(p, WEB_PUT, "/latest/api/token", "x-aws-ec2-metadata-token-ttl-seconds",
                 SLICE_LIT(TOKEN_SECONDS), &token, e);
+    if (r == -ETIMEDOUT) /* the answer may be let go no further than to the machine itself */
+        web_error_add(e, "; in a container, set the instance's HttpPutResponseHopLimit to 2");
     if (r == 0)
         r = ask(p, WEB_GET, ROLES_PATH, "x-aws-ec2-metadata-token", buf_view(&token), &roles, e);
     if (r < 0)
@@ -389,7 +392,8 @@ int s3_provider_of_instance(const struct origin_options *o, struct s3_provider *
     *ret = NULL;
     if (!o->metadata_endpoint && disabled && strcasecmp(disabled, "true") == 0)
         return 0;
-    if (!service && web_machine_says(VENDOR_FILE, SLICE_LIT("Amazon EC2")))
+    if (!service && (web_machine_says(VENDOR_FILE, SLICE_LIT("Amazon EC2")) ||
+                     web_machine_says(XEN_FILE, SLICE_LIT("ec2"))))
         service = INSTANCE_SERVICE;
     if (!service)
         return 0;

@@ -327,8 +327,7 @@ static int set_endpoint(struct s3_role *x, const struct s3_role_ask *q, struct e
             return err_set(e, ERR_ORIGIN_SETUP, "region \"%s\": not the name of a region", q->region);
     if (is_global)
         own = web_dup("https://sts.amazonaws.com");
-    else if (asprintf(&own, "https://sts.%s.amazonaws.com%s", q->region,
-                      strncmp(q->region, "cn-", 3) == 0 ? ".cn" : "") < 0)
+    else if (asprintf(&own, "https://sts.%s.%s", q->region, s3_aws_domain(q->region)) < 0)
         abort();
     const char *url = q->endpoint ? q->endpoint : own;
     int r = web_endpoint_parse(url, "AWS_ENDPOINT_URL_STS", "", &x->endpoint, e);

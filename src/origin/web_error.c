@@ -58,6 +58,13 @@ void web_error_text(char *to, size_t room, struct slice s)
     to[n] = '\0';
 }
 
+void web_error_add(struct err *e, const char *words)
+{
+    size_t n = e ? strlen(e->text) : 0;
+    if (e)
+        (void)snprintf(e->text + n, sizeof(e->text) - n, "%s", words);
+}
+
 void web_error_line(struct slice body, char *to, size_t room)
 {
     body = slice_trim(slice_split(&body, '\n'));
@@ -132,6 +139,8 @@ static int on_element(void *arg, unsigned depth, const char *parent, const char 
         web_error_text(x->message, sizeof(x->message), text);
     else if (strcmp(name, "Region") == 0)
         web_error_text(x->region, sizeof(x->region), text);
+    else if (strcmp(name, "AuthenticationErrorDetail") == 0)
+        web_error_text(x->detail, sizeof(x->detail), text);
     return 0;
 }
 
@@ -139,8 +148,6 @@ void web_error_parse(struct slice body, struct web_error *ret)
 {
     memset(ret, 0, sizeof(*ret));
     struct web_xml *_cleanup_(web_xml_freep) x = web_xml_new(WEB_ERROR_BODY_MAX, on_element, ret);
-    else if (strcmp(name, "AuthenticationErrorDetail") == 0)
-        web_error_text(x->detail, sizeof(x->detail), text);
     /* A document that is cut or broken tells what stands before the break. */
     if (web_xml_feed(x, body.p, body.n, NULL) == 0)
         (void)web_xml_end(x, NULL);

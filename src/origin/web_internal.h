@@ -76,11 +76,11 @@ struct web {
     bool spreads;
     bool sends_tags; /* of S3: META_TAGS goes as x-amz-tagging, not as metadata. Set before the first call */
     uint64_t timeout_ms, connect_timeout_ms;
+    atomic_bool is_mute; /* says nothing to Expect: 100-continue, for which bodies would wait */
 
     struct lock lock; /* covers what follows */
     struct cond freed;
     struct web_conn **idle; /* used as a stack, the oldest first; room for `limit` */
-    atomic_bool is_mute; /* says nothing to Expect: 100-continue, for which bodies would wait */
     size_t n_idle, in_use, limit;
     size_t uploading, slow; /* of those in use: with a body to send, with a slow one */
 };
@@ -282,6 +282,8 @@ void web_error_text(char *to, size_t room, struct slice s);
 /* What a service of credentials said, as the error of a request that was never sent because of it: none of
  * those that tell of objects and conditions, like -ENOENT. */
 int web_error_of_credentials(int r, struct err *e);
+/* Puts more words behind those of an error; `e` may be NULL. */
+void web_error_add(struct err *e, const char *words);
 /* First line of a body that is no document: "Bad Gateway" of some proxy, say. */
 void web_error_line(struct slice body, char *to, size_t room);
 /* "403 Code: message" with the class; either may be empty. */

@@ -148,6 +148,10 @@ static void test_errors(void **state)
         assert_non_null(strstr(e.text, rows[i].exception));
         assert_non_null(strstr(e.text, "words"));
         assert_null(strstr(e.text, "stack"));
+        if (rows[i].status == 401)
+            assert_non_null(strstr(e.text, "; Kerberos is not spoken: set origin.delegation_token"));
+        if (rows[i].code == ERR_ORIGIN_DOWN)
+            assert_non_null(strstr(e.text, "; name the namenode that is active"));
     }
     struct web_response r = {.status = 503, .reason = "Busy"};
     struct err e = {0};

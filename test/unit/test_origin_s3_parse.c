@@ -466,6 +466,8 @@ static void test_addresses(void **state)
          "s3.eu-west-1.amazonaws.com", "/b.c", "", false},
         {"s3://b", NULL, "cn-north-1", "path", "https://s3.cn-north-1.amazonaws.com.cn",
          "s3.cn-north-1.amazonaws.com.cn", "/b", "", false},
+        {"s3://b", NULL, "eusc-de-east-1", "path", "https://s3.eusc-de-east-1.amazonaws.eu",
+         "s3.eusc-de-east-1.amazonaws.eu", "/b", "", false},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct s3 *s = open_s3(cases[i].url, cases[i].endpoint, cases[i].region, cases[i].style);

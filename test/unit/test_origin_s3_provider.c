@@ -60,6 +60,30 @@ static void test_instance(void **state)
     web_fixture_stop(&f);
 }
 
+/* The service of the instance takes the question of a container, and its answer goes no further than to the
+ * machine: that is told, and what to do. */
+static void test_an_answer_that_goes_no_further(void **state)
+{
+    (void)state;
+    static const struct script_step steps[] = {{.silent = true}};
+    static const char *const hasty[] = {"origin.endpoint",
+                                        "http://127.0.0.1:%p",
+                                        "origin.metadata_endpoint",
+                                        "http://127.0.0.1:%p/",
+                                        "origin.timeout",
+                                        "200ms",
+                                        NULL};
+    struct web_fixture f;
+    struct origin_attr attr;
+    struct err e;
+    web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), hasty);
+    assert_int_equal(web_fixture_stat(&f, &attr, &e), -ETIMEDOUT);
+    if (!strstr(e.text, "/latest/api/token: ") ||
+        !strstr(e.text, "set the instance's HttpPutResponseHopLimit to 2"))
+        fail_msg("%s", e.text);
+    web_fixture_stop(&f);
+}
+
 /* A machine without a role sends unsigned requests. */
 static void test_no_role(void **state)
 {
@@ -304,6 +328,7 @@ static void test_container(void **state)
     clock_sys_start(1000000000000, (uint64_t)time(NULL) * 1000000000);
     container_start(&f, steps, ARRAY_SIZE(steps), uri);
     WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+    clock_sys_advance(10000000000);
     WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
     clock_sys_advance(10000000000);
     struct web_sink sink;
@@ -328,7 +353,6 @@ static void test_no_keys_are_no_absence(void **state)
         {.answer = TEXT("412 Oh", "no"), .close = true},
         {.answer = TEXT("404 Not Found", "no such pod"), .close = true}};
     char uri[64];
-    clock_sys_advance(10000000000);
     struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};
@@ -442,11 +466,15 @@ static void test_role_gone_for_a_moment(void **state)
     struct origin_attr attr;
     struct err e;
     keys_for_a_minute(keys, sizeof(keys));
+    clock_sys_start(1000000000000, (uint64_t)time(NULL) * 1000000000);
     web_fixture_start(&f, "s3://bucket", steps, ARRAY_SIZE(steps), instance);
     for (int i = 0; i < 2; i++) {
         WEB_FIXTURE_OK(web_fixture_stat(&f, &attr, &e), e);
+        clock_sys_advance(10000000000);
+    }
     assert_true(is_signed_with(script_head(&f.script, 6), "one"));
     web_fixture_stop(&f);
+    clock_sys_stop();
 }
 
 static atomic_uint n_asking;
@@ -466,15 +494,11 @@ static void *stat_in_thread(void *arg)
 static size_t fail_together(struct web_fixture *f, atomic_bool *go)
 {
     size_t before = script_steps_taken(&f->script);
-    clock_sys_start(1000000000000, (uint64_t)time(NULL) * 1000000000);
     pthread_t threads[3];
     void *good;
     atomic_store(go, false);
-        clock_sys_advance(10000000000);
-    }
     atomic_store(&n_asking, 0);
     for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
-    clock_sys_stop();
         assert_int_equal(pthread_create(&threads[i], NULL, stat_in_thread, f), 0);
     while (atomic_load(&n_asking) < ARRAY_SIZE(threads) || script_steps_taken(&f->script) == before)
         script_sleep_ms(1);
@@ -558,6 +582,7 @@ static int start(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_instance),
+                                       cmocka_unit_test(test_an_answer_that_goes_no_further),
                                        cmocka_unit_test(test_no_role),
                                        cmocka_unit_test(test_a_file_that_is_renewed),
                                        cmocka_unit_test(test_a_program),

@@ -363,6 +363,8 @@ static void test_order(void **state)
          "role arn:pod, asked of https://sts.us-east-1.amazonaws.com with the web identity in /pod"},
         {POD "AWS_PROFILE=role AWS_REGION=cn-north-1", NULL, NULL,
          "role arn:role, asked of https://sts.cn-north-1.amazonaws.com.cn by keys of the AWS profile plain"},
+        {POD "AWS_PROFILE=role AWS_REGION=eusc-de-east-1", NULL, NULL,
+         "role arn:role, asked of https://sts.eusc-de-east-1.amazonaws.eu by keys of the AWS profile plain"},
         {POD, "web", NULL,
          "role arn:web, asked of https://sts.us-east-1.amazonaws.com with the web identity in /t"},
         {"AWS_ROLE_ARN=arn:alone", NULL, NULL, "keys of the AWS profile default"},

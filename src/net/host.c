@@ -118,18 +118,8 @@ int host_addresses(const char *name, uint16_t port, uint64_t timeout_ms, const a
     return r;
 }
 
-int host_address(const char *name, uint64_t timeout_ms, const atomic_bool *cancel, char ret[HOST_ADDRESS_MAX],
-                 struct err *e)
+int host_text(const struct addrinfo *a, char ret[HOST_ADDRESS_MAX], struct err *e)
 {
-    struct addrinfo *found = NULL;
-    char address[HOST_ADDRESS_MAX] = "";
-    int r = host_addresses(name, /* port= */ 0, timeout_ms, cancel, &found, e);
-    if (r < 0)
-        return r;
-    int g = getnameinfo(found->ai_addr, found->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST);
-    freeaddrinfo(found);
-    if (g != 0)
-        return err_set(e, -EADDRNOTAVAIL, "%s: %s", name, gai_strerror(g));
-    memcpy(ret, address, sizeof(address));
-    return 0;
+    int g = getnameinfo(a->ai_addr, a->ai_addrlen, ret, HOST_ADDRESS_MAX, NULL, 0, NI_NUMERICHOST);
+    return g == 0 ? 0 : err_set(e, -EADDRNOTAVAIL, "%s", gai_strerror(g));
 }

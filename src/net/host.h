@@ -17,6 +17,5 @@
  * thread for it. */
 int host_addresses(const char *name, uint16_t port, uint64_t timeout_ms, const atomic_bool *cancel,
                    struct addrinfo **ret, struct err *e);
-/* The first of them, as text. */
-int host_address(const char *name, uint64_t timeout_ms, const atomic_bool *cancel, char ret[HOST_ADDRESS_MAX],
-                 struct err *e);
+/* One of them as text. */
+int host_text(const struct addrinfo *a, char ret[HOST_ADDRESS_MAX], struct err *e);

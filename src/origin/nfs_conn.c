@@ -359,14 +359,12 @@ DEFINE_CLEANUP(struct nfs_conn, conn_free)
 /* Says what a refused mount means. */
 static int mount_error(struct nfs_conn *c, int r, struct err *e)
 {
-    const struct nfs *x = c->owner;
     char words[WORDS_MAX];
     (void)snprintf(words, sizeof(words), "%s", c->words);
     if (r == -ECANCELED)
         return err_set(e, r, "canceled");
     if (r == -ETIMEDOUT)
-        return err_set(e, ERR_ORIGIN_DOWN, "no answer to the mount within %" PRIu64 " ms",
-                       x->connect_timeout_ms);
+        return err_set(e, ERR_ORIGIN_DOWN, "no answer to the mount within %" PRIu64 " ms", c->timeout_ms);
     if (r == -ENOENT || r == -ENOTDIR)
         return err_set(e, ERR_ORIGIN_DOWN, "no such directory there: create it, or correct the path");
     if (r == -EACCES || r == -EPERM) /* some servers say so of directories that are not there, too */
@@ -379,14 +377,9 @@ static int mount_error(struct nfs_conn *c, int r, struct err *e)
                    words[0] ? words : err_text(r));
 }
 
-static int conn_new(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
+static int conn_at(struct nfs *x, const char *address, uint64_t timeout_ms, atomic_bool *cancel,
+                   struct nfs_conn **ret, struct err *e)
 {
-    char address[HOST_ADDRESS_MAX]; /* libnfs would wait for name servers as long as those like */
-    int r = host_address(x->host, x->connect_timeout_ms, cancel, address, e);
-    if (r < 0 && e && r != -ECANCELED)
-        e->code = ERR_ORIGIN_DOWN;
-    if (r < 0)
-        return r == -ECANCELED ? r : ERR_ORIGIN_DOWN;
     struct nfs_conn *_cleanup_(conn_freep) c = calloc(1, sizeof(*c));
     if (!c)
         abort();
@@ -401,14 +394,46 @@ static int conn_new(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, s
         return err_set(e, ERR_BAD_OPTION, "%s", nfs_get_error(c->nfs));
     nfs_destroy_url(url);
     nfs_set_dircache(c->nfs, 0);
-    c->timeout_ms = x->connect_timeout_ms;
+    c->timeout_ms = timeout_ms;
     begin(c, NULL, 0, false);
-    r = finish(c, nfs_mount_async(c->nfs, address, x->path, on_done, c));
+    int r = finish(c, nfs_mount_async(c->nfs, address, x->path, on_done, c));
     if (r < 0)
         return mount_error(c, r, e);
     c->timeout_ms = x->timeout_ms;
     *ret = TAKE_PTR(c);
     return 0;
+}
+
+static inline void free_addresses(struct addrinfo **a)
+{
+    if (*a)
+        freeaddrinfo(*a);
+}
+
+/* The addresses of the name in their order: one that is away must not take the others with it, so that each
+ * has its part of the time that is left. */
+static int conn_new(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, struct err *e)
+{
+    char address[HOST_ADDRESS_MAX];
+    struct addrinfo *_cleanup_(free_addresses) found = NULL;
+    uint64_t end_ms = sys_mono_ms() + x->connect_timeout_ms, n = 0;
+    /* libnfs would wait for name servers as long as those like */
+    int r = host_addresses(x->host, /* port= */ 0, x->connect_timeout_ms, cancel, &found, e);
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        n++;
+    if (r < 0 && e && r != -ECANCELED)
+        e->code = ERR_ORIGIN_DOWN;
+    if (r < 0)
+        return r == -ECANCELED ? r : ERR_ORIGIN_DOWN;
+    r = ERR_ORIGIN_DOWN;
+    for (const struct addrinfo *a = found; a && r == ERR_ORIGIN_DOWN; a = a->ai_next, n--) {
+        uint64_t now_ms = sys_mono_ms(), left_ms = end_ms > now_ms ? end_ms - now_ms : 0;
+        if (e)
+            e->code = 0;
+        r = host_text(a, address, e) < 0 ? ERR_ORIGIN_DOWN
+                                         : conn_at(x, address, MAX(left_ms / n, (uint64_t)1), cancel, ret, e);
+    }
+    return r;
 }
 
 /* Whether an idle session still stands: a server that ended it, or says anything unasked, is seen. */

@@ -97,6 +97,8 @@ static struct {
     char failed[32]; /* the call that did; empty: none yet */
     struct fake_call late;
     bool has_late;
+    const char *away; /* the server's address at which nothing is; NULL: none */
+    unsigned n_away;  /* how often it was tried */
 } fake;
 
 /* ---- the files ---- */
@@ -198,6 +200,12 @@ static bool fake_has_below(const char *path)
 }
 
 /* ---- what the calls do ---- */
+
+static int run_nothing(struct fake_call *c, void **data)
+{
+    (void)c, (void)data;
+    return -ECONNREFUSED;
+}
 
 static int run_mount(struct fake_call *c, void **data)
 {
@@ -579,9 +587,9 @@ int nfs_close_async(struct nfs_context *nfs, struct nfsfh *fh, nfs_cb cb, void *
 
 int nfs_mount_async(struct nfs_context *nfs, const char *server, const char *path, nfs_cb cb, void *arg)
 {
-    (void)server;
     (void)fake_begin(nfs, path, cb, arg);
-    return fake_queue(nfs, "mount", run_mount);
+    fake.n_away += fake.away && strcmp(server, fake.away) == 0;
+    return fake_queue(nfs, "mount", fake.away && strcmp(server, fake.away) == 0 ? run_nothing : run_mount);
 }
 
 int nfs_open_async(struct nfs_context *nfs, const char *path, int flags, nfs_cb cb, void *arg)

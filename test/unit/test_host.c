@@ -31,6 +31,19 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     return EAI_AGAIN;
 }
 
+/* The first address of a name, as text. */
+static int host_address(const char *name, uint64_t timeout_ms, const atomic_bool *cancel,
+                        char ret[HOST_ADDRESS_MAX], struct err *e)
+{
+    struct addrinfo *found = NULL;
+    int r = host_addresses(name, /* port= */ 0, timeout_ms, cancel, &found, e);
+    if (r < 0)
+        return r;
+    r = host_text(found, ret, e);
+    freeaddrinfo(found);
+    return r;
+}
+
 /* An address is its own, of either family, and a name has one. */
 static void test_addresses(void **state)
 {

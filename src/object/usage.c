@@ -1,5 +1,5 @@
-/* Counters by prefix (contract and stored form in usage.h). A hash table with linear probing; rows are never
- * taken out but with their bucket, when the table is built anew. */
+/* Counters by prefix (contract and stored form in usage.h). A hash table with linear probing; rows are taken
+ * out with their bucket, or when there are too many, and the table is built anew then. */
 #include "object/usage.h"
 
 #include "base/hash.h"
@@ -18,6 +18,7 @@
 #define LINE_MAX     (21 * LINE_NUMBERS + 3 * PREFIX_MAX + 1) /* every byte of a prefix may be three in it */
 #define SAVED_MAX    (sizeof(RECORD_HEAD) + USAGE_ROWS_MAX * LINE_MAX)
 #define OWN_ROOM     64 /* rows left for whole buckets */
+#define ROOM_SHARE   8  /* one row in so many goes when there is no room */
 
 struct usage {
     struct kv *kv;
@@ -42,8 +43,79 @@ static size_t slot_of(const struct usage *u, uint64_t bucket_id, struct slice pr
     return i;
 }
 
-/* The row of a prefix; where there is no room for one, that of the bucket; NULL when there is none either.
- * What a thread counts is mostly of the same row as what it counted before. */
+static struct usage_row *new_rows(void)
+{
+    struct usage_row *rows = calloc(SLOTS, sizeof(*rows));
+    assert(rows);
+    return rows;
+}
+
+static void free_rows(struct usage_row *rows)
+{
+    for (size_t i = 0; i < SLOTS; i++)
+        free((char *)(uintptr_t)rows[i].prefix.p);
+    free(rows);
+}
+
+/* The row takes the place that is its; `from` has it no more. */
+static void move_row_locked(struct usage *u, struct usage_row *from)
+{
+    u->rows[slot_of(u, from->bucket_id, from->prefix)] = *from;
+    from->prefix.p = NULL;
+    u->n++;
+}
+
+static int by_use(const void *a, const void *b)
+{
+    const struct usage_row *x = *(struct usage_row *const *)a, *y = *(struct usage_row *const *)b;
+    if (x->opens != y->opens)
+        return x->opens < y->opens ? -1 : 1;
+    if (x->read_bytes != y->read_bytes)
+        return x->read_bytes < y->read_bytes ? -1 : 1;
+    return x->last_read_ms < y->last_read_ms ? -1 : x->last_read_ms > y->last_read_ms;
+}
+
+static struct usage_row *row_locked(struct usage *u, uint64_t bucket_id, struct slice prefix);
+
+static void add_row(struct usage_row *to, const struct usage_row *x)
+{
+    to->opens += x->opens;
+    to->read_bytes += x->read_bytes;
+    to->fetched_bytes += x->fetched_bytes;
+    to->last_read_ms = MAX(to->last_read_ms, x->last_read_ms);
+}
+
+/* What was used least of prefixes counts for its bucket from here on: else what is new would not be seen once
+ * there were so many prefixes, however much it is read. */
+static void make_room_locked(struct usage *u)
+{
+    struct usage_row *old = u->rows;
+    struct usage_row **prefixes = calloc(SLOTS, sizeof(struct usage_row *));
+    size_t n = 0;
+    lock_assert_held(&u->lock);
+    assert(prefixes);
+    for (size_t i = 0; i < SLOTS; i++)
+        if (old[i].prefix.p && old[i].prefix.n > 0)
+            prefixes[n++] = &old[i];
+    qsort(prefixes, n, sizeof(struct usage_row *), by_use);
+    u->rows = new_rows();
+    u->n = 0;
+    for (size_t i = 0; i < SLOTS; i++)
+        if (old[i].prefix.p && old[i].prefix.n == 0)
+            move_row_locked(u, &old[i]);
+    for (size_t i = n / ROOM_SHARE; i < n; i++)
+        move_row_locked(u, prefixes[i]);
+    for (size_t i = 0; i < n / ROOM_SHARE; i++) {
+        struct usage_row *bucket = row_locked(u, prefixes[i]->bucket_id, SLICE_NULL);
+        if (bucket)
+            add_row(bucket, prefixes[i]);
+    }
+    free(prefixes);
+    free_rows(old);
+}
+
+/* The row of a prefix; that of the bucket may be missing, where there are as many buckets: NULL. What a
+ * thread counts is mostly of the same row as what it counted before. */
 static struct usage_row *row_locked(struct usage *u, uint64_t bucket_id, struct slice prefix)
 {
     static _Thread_local size_t last;
@@ -53,8 +125,12 @@ static struct usage_row *row_locked(struct usage *u, uint64_t bucket_id, struct 
     struct usage_row *row = &u->rows[last];
     if (row->prefix.p)
         return row;
-    if (prefix.n > 0 && u->n >= USAGE_ROWS_MAX - OWN_ROOM)
-        return row_locked(u, bucket_id, SLICE_NULL);
+    if (prefix.n > 0 && u->n >= USAGE_ROWS_MAX - OWN_ROOM) {
+        make_room_locked(u);
+        if (u->n >= USAGE_ROWS_MAX - OWN_ROOM)
+            return row_locked(u, bucket_id, SLICE_NULL);
+        row = &u->rows[last = slot_of(u, bucket_id, prefix)];
+    }
     if (u->n >= USAGE_ROWS_MAX)
         return NULL;
     u->n++;
@@ -109,20 +185,6 @@ void usage_fetched(struct usage *u, uint64_t bucket_id, struct slice key, uint64
     add(u, bucket_id, key, (struct added){.fetched_bytes = bytes});
 }
 
-static void free_rows(struct usage_row *rows)
-{
-    for (size_t i = 0; i < SLOTS; i++)
-        free((char *)(uintptr_t)rows[i].prefix.p);
-    free(rows);
-}
-
-static struct usage_row *new_rows(void)
-{
-    struct usage_row *rows = calloc(SLOTS, sizeof(*rows));
-    assert(rows);
-    return rows;
-}
-
 void usage_forget(struct usage *u, uint64_t bucket_id)
 {
     LOCK_SCOPE(&u->lock);
@@ -133,9 +195,7 @@ void usage_forget(struct usage *u, uint64_t bucket_id)
     for (size_t i = 0; i < SLOTS; i++) {
         if (!old[i].prefix.p || old[i].bucket_id == bucket_id)
             continue;
-        u->rows[slot_of(u, old[i].bucket_id, old[i].prefix)] = old[i];
-        old[i].prefix.p = NULL;
-        u->n++;
+        move_row_locked(u, &old[i]);
     }
     free_rows(old);
 }

@@ -1,7 +1,8 @@
 /*
  * Who reads what, and what it cost at the origin: counters by prefix, the first two directories of a key.
  *
- * At most USAGE_ROWS_MAX rows: what comes after them counts for the bucket as a whole (prefix ""). Kept in
+ * At most USAGE_ROWS_MAX rows: then those of prefixes that were opened least count for the bucket as a whole
+ * (prefix ""). Kept in
  * the control store by usage_save (key "n/usage"), so that a restart does not lose them:
  *
  *     forebay usage 1\n

@@ -462,6 +462,25 @@ static struct upstream *upstream_known(struct object_service *s, const struct bu
     return slot ? upstream_ref(slot->upstream) : NULL;
 }
 
+void object_rest_origins(struct object_service *s)
+{
+    size_t n = 0, i = 0;
+    lock_take(&s->lock);
+    for (struct upstream_slot *x = s->upstreams; x; x = x->next)
+        n++;
+    struct upstream **all = calloc(n + 1, sizeof(struct upstream *));
+    assert(all);
+    for (struct upstream_slot *x = s->upstreams; x; x = x->next)
+        all[i++] = upstream_ref(x->upstream);
+    lock_drop(&s->lock);
+    uint64_t now_ms = sys_mono_ms();
+    for (i = 0; i < n; i++) {
+        (void)origin_rest(all[i]->origin, now_ms);
+        upstream_unref(all[i]);
+    }
+    free(all);
+}
+
 int object_upstream(struct object_service *s, struct slice bucket, struct upstream **ret, struct err *e)
 {
     _cleanup_(bucket_unrefp) struct bucket *b = NULL;

@@ -303,6 +303,9 @@ bool scrub_enter(struct object_service *s, uint32_t op);
 void scrub_leave(struct object_service *s);
 struct json_t *scrub_json(struct scrub *w);
 
+/* Ends connections to origins that nobody uses any more. The steward's. */
+void object_rest_origins(struct object_service *s);
+
 /* ---- steward.c ---- */
 struct steward;
 struct steward *steward_start(struct object_service *s);

@@ -1,6 +1,7 @@
 /*
  * The steward: one thread of the service that does now and then what nobody waits for: writes counters down,
- * trims buckets to their quotas, ends uploads that were abandoned or cut, and renames that were cut.
+ * trims buckets to their quotas, ends uploads that were abandoned or cut, renames that were cut, and
+ * connections to origins that nobody uses any more.
  *
  * After a start it drops what is cached of places that no bucket has: a crash left it while a bucket was
  * removed or got another origin, or a disk that was away meanwhile. Nobody would find it, and quotas do not
@@ -127,6 +128,7 @@ static uint64_t turn(void *arg)
         sweep(w);
     w->has_swept = true;
     object_note_forgetful(w->service); /* a flush that failed, of which nobody else heard */
+    object_rest_origins(w->service);
     quota_turn(w->service);
     keep_turn(w->service);
     upload_turn(w->service);

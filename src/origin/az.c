@@ -223,6 +223,11 @@ static void az_close(struct origin *o)
     az_free(az_of(o));
 }
 
+static size_t az_rest(struct origin *o, uint64_t now_ms)
+{
+    return web_rest(&az_of(o)->web, now_ms);
+}
+
 /* However it is encoded: the service reads a backslash as a slash and follows "." and "..". */
 static bool is_taken_for_another(struct slice key)
 {
@@ -313,6 +318,7 @@ const struct origin_ops origin_az_ops = {
     .keeps = ORIGIN_CAN_VERSIONS,
     .open = az_open,
     .close = az_close,
+    .rest = az_rest,
     .identify = az_identify,
     .get = az_get,
     .list = az_list,

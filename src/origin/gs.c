@@ -324,11 +324,17 @@ static void gs_close(struct origin *o)
     gs_free(gs_of(o));
 }
 
+static size_t gs_rest(struct origin *o, uint64_t now_ms)
+{
+    return web_rest(&gs_of(o)->web, now_ms);
+}
+
 const struct origin_ops origin_gs_ops = {
     .scheme = "gs",
     .keeps = ORIGIN_CAN_VERSIONS,
     .open = gs_open,
     .close = gs_close,
+    .rest = gs_rest,
     .identify = gs_identify,
     .get = gs_get,
     .list = gs_list,

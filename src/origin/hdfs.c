@@ -219,10 +219,16 @@ static void hdfs_close(struct origin *o)
     hdfs_free(hdfs_of(o));
 }
 
+static size_t hdfs_rest(struct origin *o, uint64_t now_ms)
+{
+    return web_rest(&hdfs_of(o)->web, now_ms);
+}
+
 const struct origin_ops origin_hdfs_ops = {
     .scheme = "hdfs",
     .open = hdfs_open,
     .close = hdfs_close,
+    .rest = hdfs_rest,
     .identify = hdfs_identify,
     .get = hdfs_get,
     .list = hdfs_list,

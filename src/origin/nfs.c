@@ -383,10 +383,16 @@ static void nfs_close_origin(struct origin *o)
     nfs_free(nfs_of(o));
 }
 
+static size_t nfs_rest(struct origin *o, uint64_t now_ms)
+{
+    return nfs_conn_rest(nfs_of(o), now_ms);
+}
+
 const struct origin_ops origin_nfs_ops = {
     .scheme = "nfs",
     .open = nfs_open_origin,
     .close = nfs_close_origin,
+    .rest = nfs_rest,
     .identify = nfs_identify,
     .get = nfs_get,
     .list = nfs_list,

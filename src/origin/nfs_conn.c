@@ -26,8 +26,7 @@
 
 #define CONN_MAGIC  0x4e465343u
 #define STEP_MS     10 /* between looks while libnfs changes sockets */
-#define IDLE_MAX_MS 60000
-#define SPARE_SHARE 8 /* one session in so many is not for slow bodies */
+#define SPARE_SHARE 8  /* one session in so many is not for slow bodies */
 #define WORDS_MAX   200
 
 struct nfs_conn {
@@ -440,7 +439,7 @@ static int conn_new(struct nfs *x, atomic_bool *cancel, struct nfs_conn **ret, s
 static bool stands(struct nfs_conn *c)
 {
     struct pollfd fd = {.fd = nfs_get_fd(c->nfs), .events = POLLIN};
-    return fd.fd >= 0 && sys_mono_ms() - c->idle_since_ms <= IDLE_MAX_MS && poll(&fd, 1, 0) == 0;
+    return fd.fd >= 0 && sys_mono_ms() - c->idle_since_ms <= ORIGIN_REST_MS && poll(&fd, 1, 0) == 0;
 }
 
 static bool has_place_locked(const struct nfs *x, bool upload)
@@ -539,6 +538,26 @@ void nfs_conn_give(struct nfs_conn *c)
     lock_drop(&x->lock);
     conn_free(c);
     leave_place(x, upload);
+}
+
+static struct nfs_conn *take_stale(struct nfs *x, uint64_t now_ms)
+{
+    LOCK_SCOPE(&x->lock);
+    if (x->n_idle == 0 || now_ms <= x->idle[0]->idle_since_ms + ORIGIN_REST_MS)
+        return NULL;
+    struct nfs_conn *old = x->idle[0];
+    x->n_idle--;
+    memmove(x->idle, x->idle + 1, x->n_idle * sizeof(x->idle[0]));
+    return old;
+}
+
+size_t nfs_conn_rest(struct nfs *x, uint64_t now_ms)
+{
+    struct nfs_conn *old;
+    size_t n = 0;
+    for (; (old = take_stale(x, now_ms)); n++)
+        conn_free(old);
+    return n;
 }
 
 void nfs_conn_close_all(struct nfs *x)

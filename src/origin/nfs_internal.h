@@ -29,7 +29,7 @@ struct nfs {
 
     struct lock lock; /* covers what follows */
     struct cond freed;
-    struct nfs_conn **idle; /* used as a stack; room for `limit` */
+    struct nfs_conn **idle; /* used as a stack, the oldest first; room for `limit` */
     size_t n_idle, in_use, limit;
     size_t uploading;    /* of those in use: for slow bodies */
     uint64_t generation; /* sessions of an earlier one are not used again */
@@ -60,6 +60,8 @@ const struct nfs *nfs_conn_owner(const struct nfs_conn *c);
 void nfs_conn_uncancel(struct nfs_conn *c);
 /* Whether the session can be used no more. */
 bool nfs_conn_is_broken(const struct nfs_conn *c);
+/* As origin_rest. */
+size_t nfs_conn_rest(struct nfs *x, uint64_t now_ms);
 /* Ends all idle sessions. */
 void nfs_conn_close_all(struct nfs *x);
 

@@ -186,6 +186,11 @@ void origin_close(struct origin *o)
     o->ops->close(o);
 }
 
+size_t origin_rest(struct origin *o, uint64_t now_ms)
+{
+    return o->ops->rest ? o->ops->rest(o, now_ms) : 0;
+}
+
 /* One operation, from operation_begin to operation_end; in between the node may stop it. */
 struct operation {
     struct origin *origin;

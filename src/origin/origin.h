@@ -336,6 +336,8 @@ struct origin_ops {
     int (*upload_copy)(struct origin *o, const struct origin_put *p, struct slice id, uint32_t number,
                        const struct origin_copy *c, uint64_t offset, uint64_t n,
                        char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e);
+    /* origin_rest; NULL: no connection is kept. */
+    size_t (*rest)(struct origin *o, uint64_t now_ms);
 };
 
 /* Who keeps in mind which uploads in parts the service has: one that has a name there now, and one that has
@@ -403,6 +405,11 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
                 struct err *e);
 void origin_close(struct origin *o);
 DEFINE_CLEANUP(struct origin, origin_close)
+/* Ends connections that nobody has used for ORIGIN_REST_MS by `now_ms` (monotonic); gives how many. Each is
+ * some descriptors and some ten KiB, and a bucket may have had origin.connections of them at once. Any
+ * thread, now and then. */
+#define ORIGIN_REST_MS 60000
+size_t origin_rest(struct origin *o, uint64_t now_ms);
 /* One line for every kind: "s3, gs, az, http, https, forebay, hdfs, nfs, file". */
 const char *origin_schemes(void);
 

@@ -257,6 +257,11 @@ static void s3_close(struct origin *o)
     s3_free(s3_of(o));
 }
 
+static size_t s3_rest(struct origin *o, uint64_t now_ms)
+{
+    return web_rest(&s3_of(o)->web, now_ms);
+}
+
 static int s3_get(struct origin *o, const struct origin_get *g, struct arena *a, struct origin_attr *ret_attr,
                   origin_sink_fn sink, void *arg, struct err *e)
 {
@@ -308,6 +313,7 @@ const struct origin_ops origin_s3_ops = {
     .keeps = ORIGIN_CAN_VERSIONS | ORIGIN_CAN_TAGS,
     .open = s3_open,
     .close = s3_close,
+    .rest = s3_rest,
     .identify = s3_identify,
     .get = s3_get,
     .list = s3_list,
@@ -333,6 +339,7 @@ const struct origin_ops origin_forebay_ops = {
     .keeps = ORIGIN_CAN_TAGS,
     .open = forebay_open,
     .close = s3_close,
+    .rest = s3_rest,
     .identify = s3_identify,
     .get = s3_get,
     .list = s3_list,

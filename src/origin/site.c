@@ -193,10 +193,15 @@ static void site_close(struct origin *o)
     site_free(site_of(o));
 }
 
+static size_t site_rest(struct origin *o, uint64_t now_ms)
+{
+    return web_rest(&site_of(o)->web, now_ms);
+}
+
 #define SITE_OPS(name, opener)                                                                               \
     {                                                                                                        \
-        .scheme = (name), .open = (opener), .close = site_close, .get = site_get, .list = site_list,         \
-        .put = site_put, .takes = site_takes, .remove = site_remove, .copy = site_copy,                      \
+        .scheme = (name), .open = (opener), .close = site_close, .rest = site_rest, .get = site_get,         \
+        .list = site_list, .put = site_put, .takes = site_takes, .remove = site_remove, .copy = site_copy,   \
     }
 
 const struct origin_ops origin_http_ops = SITE_OPS("http", open_http);

@@ -35,7 +35,6 @@
 #define BUFFER_MAX         (120 * KIB)
 #define BUFFERS_MAX        (16 * MIB) /* of all connections of an origin together, per direction */
 #define SPARE_SHARE        8 /* one place in so many is not for bodies, and as many more not for slow ones */
-#define IDLE_MAX_MS        60000 /* idle connections beyond this age are closed when others come back */
 #define LIFE_MAX_S         600L
 #define EXPECT_WAIT_MS     1000L
 #define EXPECT_ABOVE_BYTES ((uint64_t)MIB) /* of curl, which expects nothing for less */
@@ -135,7 +134,7 @@ static struct web_conn *take_oldest_locked(struct web *w)
 static struct web_conn *take_stale_locked(struct web *w, uint64_t now_ms)
 {
     lock_assert_held(&w->lock);
-    if (w->n_idle == 0 || now_ms <= w->idle[0]->idle_since_ms + IDLE_MAX_MS)
+    if (w->n_idle == 0 || now_ms <= w->idle[0]->idle_since_ms + ORIGIN_REST_MS)
         return NULL;
     return take_oldest_locked(w);
 }
@@ -195,6 +194,18 @@ int web_init(struct web *w, const struct web_kind *kind, struct origin *origin,
     lock_init(&w->lock, LOCK_ORIGIN);
     cond_init(&w->freed);
     return 0;
+}
+
+size_t web_rest(struct web *w, uint64_t now_ms)
+{
+    for (size_t n = 0;; n++) {
+        lock_take(&w->lock);
+        struct web_conn *old = take_stale_locked(w, now_ms);
+        lock_drop(&w->lock);
+        if (!old)
+            return n;
+        conn_free(old);
+    }
 }
 
 void web_fini(struct web *w)

@@ -90,6 +90,8 @@ int web_init(struct web *w, const struct web_kind *kind, struct origin *origin,
              const struct origin_options *o, struct err *e);
 /* No call may be under way. A zeroed struct is accepted. */
 void web_fini(struct web *w);
+/* As origin_rest. */
+size_t web_rest(struct web *w, uint64_t now_ms);
 
 /* ---- endpoints ---- */
 

@@ -314,6 +314,26 @@ static void test_an_address_that_is_away(void **state)
     arena_free(T.arena);
 }
 
+/* A session that nobody uses any more is ended, also when nobody asks that origin again. */
+static void test_sessions_end_when_nobody_uses_them(void **state)
+{
+    T.arena = arena_new(4 * MIB);
+    fresh();
+    open_origin();
+    uint64_t began_ms = sys_mono_ms();
+    assert_int_equal(put("other", false, ""), 0);
+    assert_int_equal(fake.contexts, 1);
+    assert_int_equal(origin_rest(T.origin, began_ms + ORIGIN_REST_MS), 0);
+    assert_int_equal(origin_rest(T.origin, sys_mono_ms() + ORIGIN_REST_MS + 1), 1);
+    assert_int_equal(fake.contexts, 0);
+    assert_int_equal(put("other", false, ""), 0);
+    assert_int_equal(fake.contexts, 1);
+    origin_close(T.origin);
+    fake_clear();
+    fake_unlink(fake_find("/"));
+    arena_free(T.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_one_session_is_enough),
         cmocka_unit_test(test_who_is_cancelled_waits_for_nobody),
         cmocka_unit_test(test_an_address_that_is_away),
+        cmocka_unit_test(test_sessions_end_when_nobody_uses_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

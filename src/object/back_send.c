@@ -38,6 +38,7 @@
 
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/often.h"
 #include "base/sys.h"
 #include "base/text.h"
 #include "net/posix_meta.h"
@@ -752,7 +753,7 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
         x->retry_ms = 0;
     } else {
         if (x->tries == 0)
-            log_warn("object", "write-back: %s; it is tried again until it succeeds", e->text);
+            log_often("object", "write-back: %s; it is tried again until it succeeds", e->text);
         x->retry_ms = sys_mono_ms() + back_delay_ms(x->tries);
         x->tries++;
         x->bucket->failed = MIN(x->bucket->failed + 1, (unsigned)BACK_DOUBT);

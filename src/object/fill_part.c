@@ -13,8 +13,8 @@
  */
 #include "object/fill_internal.h"
 
-#include "base/log.h"
 #include "base/metrics.h"
+#include "base/often.h"
 #include "base/sys.h"
 
 #include <inttypes.h>
@@ -190,8 +190,8 @@ static int disk_failed(struct part *p, int result, struct err *e)
     f->no_extent = true;
     lock_drop(&f->lock);
     if (first) {
-        log_warn("fill", "%s/%s: %s: served without caching", f->upstream->bucket->name, f->key,
-                 err_text(result));
+        log_often("fill", "%s/%s: %s: served without caching", f->upstream->bucket->name, f->key,
+                  err_text(result));
         metrics_count(METRIC_NOT_ADMITTED, err_name(result), NULL, NULL);
     }
     return err_set(e, ERR_NOT_ADMITTED, "cache: %s", err_text(result));

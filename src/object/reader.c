@@ -17,6 +17,7 @@
 #include "object/scratch_object_ops.h"
 
 #include "base/log.h"
+#include "base/often.h"
 #include "base/sys.h"
 
 #include <fcntl.h>
@@ -366,8 +367,8 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
         return 0;
     metrics_count(METRIC_NOT_ADMITTED, r == ERR_NOT_ADMITTED ? "policy" : err_name(r), NULL, NULL);
     if (r != ERR_NOT_ADMITTED)
-        log_warn("object", "%s/" SLICE_FMT ": served without caching: %s", o->bucket->name,
-                 SLICE_ARG(o->req->key), local.text);
+        log_often("object", "%s/" SLICE_FMT ": served without caching: %s", o->bucket->name,
+                  SLICE_ARG(o->req->key), local.text);
     return 0; /* reading goes on around the cache whatever is wrong with the disk */
 }
 

@@ -22,6 +22,7 @@
 #include "object/upload_table.h"
 
 #include "base/log.h"
+#include "base/often.h"
 #include "base/sys.h"
 #include "origin/meta.h"
 
@@ -138,8 +139,8 @@ static void publish(struct ending *x, struct extent *copy, const struct attr *at
     if (r == 0)
         return;
     remove_entry(x);
-    log_warn("object", "%s/" SLICE_FMT ": uploaded, but not kept in the cache: %s", x->upstream->bucket->name,
-             SLICE_ARG(x->record.key), local.code ? local.text : err_text(r));
+    log_often("object", "%s/" SLICE_FMT ": uploaded, but not kept in the cache: %s",
+              x->upstream->bucket->name, SLICE_ARG(x->record.key), local.code ? local.text : err_text(r));
 }
 
 /* What was completed is what every later open finds, unless another change of the key overlapped. */

@@ -32,7 +32,7 @@
 #include "object/writer_internal.h"
 
 #include "base/hasher.h"
-#include "base/log.h"
+#include "base/often.h"
 #include "base/sys.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -673,8 +673,8 @@ static void publish(struct writer *w, const struct attr *attr)
     if (r == 0)
         return;
     remove_entry(w);
-    log_warn("object", "%s/" SLICE_FMT ": written, but not kept in the cache: %s", w->upstream->bucket->name,
-             SLICE_ARG(w->put.key), local.code ? local.text : err_text(r));
+    log_often("object", "%s/" SLICE_FMT ": written, but not kept in the cache: %s", w->upstream->bucket->name,
+              SLICE_ARG(w->put.key), local.code ? local.text : err_text(r));
 }
 
 static int check_commit(const struct writer *w, const struct wire_put_commit_req *q, struct err *e)

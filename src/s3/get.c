@@ -16,7 +16,7 @@
 #include "s3/s3_internal.h"
 #include "s3/tags.h"
 
-#include "base/log.h"
+#include "base/often.h"
 #include "base/sys.h"
 #include "base/text.h"
 
@@ -500,9 +500,9 @@ static void send_body(struct get *g)
     status = send_filling(g, &e);
     if (status) {
         if (status != -EPIPE)
-            log_warn("s3", "%s GetObject " SLICE_FMT ": cut after %llu of %llu bytes: %s", r->id,
-                     SLICE_ARG(r->http->raw_path), (unsigned long long)g->sent,
-                     (unsigned long long)g->range.n, e.text);
+            log_often("s3", "%s GetObject " SLICE_FMT ": cut after %llu of %llu bytes: %s", r->id,
+                      SLICE_ARG(r->http->raw_path), (unsigned long long)g->sent,
+                      (unsigned long long)g->range.n, e.text);
         http_conn_close_after(r->conn);
     }
 }

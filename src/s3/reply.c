@@ -8,8 +8,8 @@
  */
 #include "s3/s3_internal.h"
 
-#include "base/log.h"
 #include "base/metrics.h"
+#include "base/often.h"
 #include "base/sys.h"
 #include "base/text.h"
 #include "origin/meta.h"
@@ -184,8 +184,8 @@ enum s3_error reply_failed(struct s3_request *r, int code, const struct err *e)
     if (s3_error_wants_text(code))
         r->message = arena_dup(r->arena, text);
     if (s3_error_info(error)->status >= 500 || code == ERR_ORIGIN_REFUSED)
-        log_warn("s3", "%s %s " SLICE_FMT ": " SLICE_FMT, r->id, op_names[r->op],
-                 SLICE_ARG(r->http->raw_path), SLICE_ARG(text));
+        log_often("s3", "%s %s " SLICE_FMT ": " SLICE_FMT, r->id, op_names[r->op],
+                  SLICE_ARG(r->http->raw_path), SLICE_ARG(text));
     return error;
 }
 

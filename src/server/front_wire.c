@@ -24,6 +24,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/look.h"
+#include "base/often.h"
 #include "base/sys.h"
 #include "net/sock.h"
 
@@ -556,7 +557,7 @@ void front_wire_event(struct worker *w, struct conn *c)
         return;
     }
     if (k == ERR_PROTOCOL)
-        log_warn("wire", "connection closed: %s", fr.e.text);
+        log_often("wire", "connection closed: %s", fr.e.text);
     else if (fr.e.text[0])
         log_debug("wire", "connection closed: %s", fr.e.text);
     front_close(f, c);

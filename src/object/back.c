@@ -468,6 +468,11 @@ void back_end_changing(struct back *b, struct back_entry *x, const struct bucket
 
 /* ---- room, counts ---- */
 
+uint64_t back_keys_max(uint64_t budget_bytes)
+{
+    return MIN(budget_bytes / BACK_KEY_COST, (uint64_t)BACK_KEYS_MAX);
+}
+
 static uint64_t watermark(struct back *b)
 {
     uint64_t all, room;
@@ -515,7 +520,7 @@ void back_end_wait(struct back *b)
 
 static bool has_room_locked(const struct back *b, uint64_t size_bytes, uint64_t most)
 {
-    return atomic_load(&b->n) < BACK_KEYS_MAX && (b->bytes == 0 || b->bytes + size_bytes <= most);
+    return atomic_load(&b->n) < b->keys_max && (b->bytes == 0 || b->bytes + size_bytes <= most);
 }
 
 int back_wait_room(struct back *b, const struct bucket *bucket, uint64_t size_bytes, bool may_refuse,
@@ -584,17 +589,16 @@ int back_wait_record(struct back *b, const struct bucket *bucket, struct slice k
     LOCK_SCOPE(&b->lock);
     for (;;) {
         struct back_entry *x = find_locked(b, bucket->id, key);
-        if ((x && x->recorded) || atomic_load(&b->n) < BACK_KEYS_MAX)
+        if ((x && x->recorded) || atomic_load(&b->n) < b->keys_max)
             return 0;
         int r = say_over(b, e);
         if (r < 0)
             return r;
         if (sys_mono_ms() >= until_ms)
             return err_set(e, -ENOSPC,
-                           "%" PRIu64
-                           " writes and removals are not in the origin yet, at most %d may be: see "
-                           "`forebay status`",
-                           atomic_load(&b->n), BACK_KEYS_MAX);
+                           "%" PRIu64 " writes and removals are not in the origin yet, at most %" PRIu64
+                           " may be: see `forebay status`",
+                           atomic_load(&b->n), b->keys_max);
         hurry_all_locked(b);
         (void)cond_wait_for(&b->moved, &b->lock, TICK_NS);
     }
@@ -848,6 +852,7 @@ int back_open(struct object_service *s, struct back **ret, struct err *e)
     b->service = s;
     b->kv = s->config.control;
     b->store = s->config.store;
+    b->keys_max = back_keys_max(budget_total(s->config.budget));
     b->aliases = calloc(BACK_ALIASES, sizeof(*b->aliases));
     assert(b->aliases);
     back_share_init(b);

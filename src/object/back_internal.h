@@ -21,7 +21,8 @@
 #define BACK_THREADS   10
 #define BACK_SPARE     2      /* of them, which are for buckets that have none */
 #define BACK_DOUBT     8      /* failures in a row after which a bucket may not have all threads */
-#define BACK_KEYS_MAX  262144 /* records at which writers wait */
+#define BACK_KEYS_MAX  262144 /* records at which writers wait, */
+#define BACK_KEY_COST  768    /* bytes of memory for each: fewer where there is less for them */
 #define BACK_DIRTY_MAX 60 /* per cent of the disks' limits at which writers wait, if nothing else is said */
 #define BACK_ALIASES                                                                                         \
     4096 /* the latest; who reads on from a version of before has its readers begin again                    \
@@ -114,10 +115,13 @@ struct back {
     struct back_share **shares; /* back_share.c */
     pthread_t threads[BACK_THREADS];
     unsigned n_threads;
+    uint64_t keys_max; /* records at which writers wait */
 };
 
 /* ---- back.c ---- */
 
+/* At how many records writers wait, with so much memory for what is served. Pure. */
+uint64_t back_keys_max(uint64_t budget_bytes);
 /* The key's entry, which the caller is busy with from now on. */
 struct back_entry *back_enter(struct back *b, uint64_t bucket_id, struct slice key);
 void back_leave(struct back *b, struct back_entry *x);

@@ -210,6 +210,28 @@ static void test_whatever_makes_a_key_waits(void **state)
     fixture_free(f);
 }
 
+/* Each record takes memory, whose key and error are kept there: with little memory writers wait at fewer of
+ * them. (Seen to fail where BACK_KEYS_MAX alone is looked at.) */
+static void test_records_take_their_share_of_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(back_keys_max(24 * MIB), 32768); /* of --memory 64MiB */
+    assert_int_equal(back_keys_max(192 * MIB), BACK_KEYS_MAX);
+    assert_int_equal(back_keys_max(TIB), BACK_KEYS_MAX);
+    struct fixture *f = fixture_new();
+    struct back *b = f->service->back;
+    assert_int_equal(b->keys_max, back_keys_max(budget_total(f->budget)));
+    set_bucket(f, "write_delay=1h\n");
+    b->keys_max = 2;
+    put_small(f, "data", "k", SLICE_LIT("body"));
+    put_small(f, "data", "l", SLICE_LIT("body"));
+    assert_int_equal(make_directory(f, "d"), -ENOSPC);
+    flush(f);
+    assert_int_equal(make_directory(f, "d"), 0);
+    flush(f);
+    fixture_free(f);
+}
+
 /* A file that is committed again and again while nobody writes to it takes no more memory each time, whatever
  * its checksum is said to be. (Seen to end the process when what is answered was kept until the next upload.)
  */
@@ -335,6 +357,7 @@ int main(void)
         cmocka_unit_test(test_who_waits_for_one_key_hurries_it_alone),
         cmocka_unit_test(test_writers_wait_at_the_mark),
         cmocka_unit_test(test_whatever_makes_a_key_waits),
+        cmocka_unit_test(test_records_take_their_share_of_memory),
         cmocka_unit_test(test_commits_that_send_nothing),
         cmocka_unit_test(test_what_has_got_to_the_origin_is_told),
         cmocka_unit_test(test_metrics_end_with_write_back),

@@ -275,10 +275,19 @@ static bool place_locked(struct upload_slot *slot, uint32_t number, uint64_t siz
     return true;
 }
 
+static size_t count_copies_locked(const struct object_service *s)
+{
+    size_t n = 0;
+    for (const struct upload_slot *slot = s->upload_slots; slot; slot = slot->next)
+        n += slot->extent != NULL;
+    return n;
+}
+
+/* Two that begin at the same moment may be one more. */
 static bool wants_copy(struct object_service *s, struct upload_slot *slot)
 {
     LOCK_SCOPE(&s->upload_lock);
-    return !slot->unstaged && !slot->extent;
+    return !slot->unstaged && !slot->extent && count_copies_locked(s) < UPLOAD_COPIES_MAX;
 }
 
 void upload_stage_begin(struct object_service *s, struct upload_slot *slot, struct upstream *u,

@@ -57,6 +57,9 @@ void upload_slots_forget(struct object_service *s, uint64_t bucket);
 
 /* ---- the copy: as long as parts of equal size come, but for the last, and there is room ---- */
 
+/* Uploads that have one at the same time: each is an open file, and some 10 KiB. Others go on without. */
+#define UPLOAD_COPIES_MAX 1024
+
 struct upload_stage {
     struct extent *extent; /* NULL: the part is not copied */
     uint64_t offset;

@@ -30,6 +30,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#define OF_SESSION_MAX   256         /* each is a pipe, and told of what changes; a mount has two */
 #define NAMES_PIPE_BYTES (256 * KIB) /* some thousand names that the mount has not taken yet */
 
 static_assert(ORIGIN_KEY_MAX_BYTES == WIRE_NAME_MAX_BYTES, "each key has a record");
@@ -287,12 +288,23 @@ static int watch_new(const struct object_session *ses, const struct bucket *b, c
     return 0;
 }
 
+static bool has_many(const struct object_session *ses)
+{
+    unsigned n = 0;
+    LOCK_SCOPE(&ses->service->watch_lock);
+    for (const struct watch *w = ses->service->watches; w; w = w->next)
+        n += w->session == ses;
+    return n >= OF_SESSION_MAX;
+}
+
 /* Begins a watch of the bucket; it is the session's. */
 static int begin(struct object_session *ses, const struct bucket *b, const struct slice *prefix,
                  uint64_t *ret_handle, int *ret_fd, struct err *e)
 {
     struct watch *w = NULL;
     uint64_t handle;
+    if (has_many(ses))
+        return err_set(e, -EMFILE, "too many watches: one session may have %d", OF_SESSION_MAX);
     int r = watch_new(ses, b, prefix, &w);
     if (r < 0)
         return err_errno(e, r, "pipe");

@@ -136,8 +136,29 @@ static void test_a_closed_watch_leaves_no_descriptor(void **state)
     }
 }
 
+/* A session has so many watches, each a pipe of the node's, and no more: others go on to have descriptors.
+ * Those that it closes make room. (Seen to take all that the process may have without has_many.) */
+static void test_watches_of_a_session_are_bounded(void **state)
+{
+    struct fixture *f = *state;
+    node_bucket(f, "");
+    struct wire_watch_req req = {.bucket = SLICE_LIT("data")};
+    struct wire_watch_rep first, rep;
+    assert_int_equal(object_watch(f->session, &req, f->arena, &first, NULL), 0);
+    int n = 1, r;
+    while ((r = object_watch(f->session, &req, f->arena, &rep, NULL)) == 0 && n < 1000)
+        n++;
+    assert_int_equal(r, -EMFILE);
+    assert_int_equal(n, 256);
+    struct object_session *other = object_session_new(f->service, WIRE_VIA_MOUNT);
+    assert_int_equal(object_watch(other, &req, f->arena, &rep, NULL), 0);
+    object_session_free(other);
+    close_object(f, first.handle);
+    assert_int_equal(object_watch(f->session, &req, f->arena, &rep, NULL), 0);
+}
+
 /* Who signed in with keys gets no descriptor, and no watch either: its pipe would stay here, and there is no
- * bound to how many of them. (Seen to fail where a watch took the right to read.) */
+ * bound to how many users there are. (Seen to fail where a watch took the right to read.) */
 static void test_users_do_not_watch(void **state)
 {
     struct fixture *f = *state;
@@ -167,6 +188,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_names_of_a_prefix_are_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_closed_watch_leaves_no_descriptor, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_closed_watch_leaves_no_descriptor, setup_loop, teardown),
+        cmocka_unit_test_setup_teardown(test_watches_of_a_session_are_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(test_users_do_not_watch, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 
+#include <malloc.h>
+
 #define FILL_THREADS_MAX   256 /* for one bucket alone half of them */
 #define UPLOAD_SHARE       4 /* one part in so many of the memory budget, for parts of uploads on their way */
 #define VALUES_SHARE       3 /* an eighth of --memory; nothing of it is used before values are put */
@@ -29,6 +31,7 @@
 #define START_KEY          SLICE_LIT("n/start") /* in the control store: 16 bytes, its last start */
 #define CACHED_PAGE        1000 /* objects of the cache that are looked at at a time, and memory for their keys */
 #define CACHED_ARENA       (8 * MIB)
+#define TRIM_AT            16 /* connections that end together, from which on their memory is given back */
 #define MIRROR_CACHE_SHARE 16 /* one part in so many of the memory budget; names of scratch as much */
 
 void object_note_forgetful(struct object_service *s)
@@ -474,11 +477,14 @@ void object_rest_origins(struct object_service *s)
         all[i++] = upstream_ref(x->upstream);
     lock_drop(&s->lock);
     uint64_t now_ms = sys_mono_ms();
+    size_t ended = 0;
     for (i = 0; i < n; i++) {
-        (void)origin_rest(all[i]->origin, now_ms);
+        ended += origin_rest(all[i]->origin, now_ms);
         upstream_unref(all[i]);
     }
     free(all);
+    if (ended >= TRIM_AT)
+        (void)malloc_trim(0); /* what they had lies between what others have: free, and the process's still */
 }
 
 int object_upstream(struct object_service *s, struct slice bucket, struct upstream **ret, struct err *e)

@@ -52,6 +52,7 @@
 #define SORTED_MAX       32   /* changes of a commit that are put in order */
 #define BATCH_KEPT_BYTES (64 * KIB)
 #define WAL_BYTES_MAX    (64 * MIB)
+#define MANIFEST_MAX     (16 * MIB)
 #define FILES_OPEN_MAX   512
 #define BLOCK_BYTES      (8 * KIB)
 #define METADATA_BYTES   (4 * KIB)
@@ -173,6 +174,9 @@ static void set_options(struct kv_rocksdb *r, const struct kv_options *o)
     rocks.options_set_info_log_level(r->options, 2);
     rocks.options_set_keep_log_file_num(r->options, 2);
     rocks.options_set_max_log_file_size(r->options, MIB);
+    /* It has a line for each flush and compaction since the opening, all of which the next opening reads: by
+     * itself RocksDB would go on to 1 GiB. */
+    rocks.options_set_max_manifest_file_size(r->options, MANIFEST_MAX);
     if (o->bulk) {
         rocks.options_set_level0_slowdown_writes_trigger(r->options, 64);
         rocks.options_set_level0_stop_writes_trigger(r->options, 128);

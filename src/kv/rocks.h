@@ -60,6 +60,7 @@
     X(options_set_level_compaction_dynamic_level_bytes)                                                      \
     X(options_set_max_background_jobs)                                                                       \
     X(options_set_max_log_file_size)                                                                         \
+    X(options_set_max_manifest_file_size)                                                                    \
     X(options_set_max_open_files)                                                                            \
     X(options_set_max_total_wal_size)                                                                        \
     X(options_set_max_write_buffer_number)                                                                   \

@@ -207,6 +207,7 @@ int client_new(const struct client_options *o, struct client **ret, struct err *
     c->before_call = o->before_call;
     c->number = o->number;
     c->before_sleep = o->before_sleep ? o->before_sleep : sleep_at_once;
+    c->is_unwanted = o->is_unwanted;
     c->family = o->family ? *o->family : (struct id128){0};
     c->timeout_ms = MIN(o->timeout_ms ? o->timeout_ms : CLIENT_TIMEOUT_MS, (uint64_t)CLIENT_TIMEOUT_MAX_MS);
     c->max_connections = o->connections ? o->connections : CLIENT_CONNECTIONS;

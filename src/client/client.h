@@ -54,6 +54,9 @@ struct client_options {
     /* Called by it before it sleeps for the node, which it does not when the answer comes at once; NULL:
      * nothing. */
     void (*before_sleep)(void);
+    /* Asked by it ten times a second while it waits for the answer to a question: whether nobody wants that
+     * any more. The call then fails with -EINTR, and the session goes on. NULL: somebody always does. */
+    bool (*is_unwanted)(void);
     const struct id128 *family; /* of clients whose sessions may end each other (END_SIBLINGS); NULL: alone */
 };
 

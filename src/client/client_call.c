@@ -215,6 +215,27 @@ bool client_op_is_short(uint32_t op)
     }
 }
 
+bool client_op_is_question(uint32_t op)
+{
+    switch ((enum wire_op)op) {
+    case WIRE_OP_STAT:
+    case WIRE_OP_LIST:
+    case WIRE_OP_OPEN: /* the node closes what a reply that nobody gets has opened */
+    case WIRE_OP_FETCH:
+    case WIRE_OP_CONFIRM:
+    case WIRE_OP_TREE_LOOKUP:
+    case WIRE_OP_TREE_GETATTR:
+    case WIRE_OP_TREE_READDIR:
+    case WIRE_OP_TREE_READ:
+    case WIRE_OP_TREE_XATTR_GET:
+    case WIRE_OP_TREE_XATTR_LIST:
+    case WIRE_OP_TREE_STATFS:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* How long the node's health is asked for; the rest of the timeout is waited for a reply before. */
 static uint64_t probe_ms(const struct client *c)
 {
@@ -242,6 +263,7 @@ struct client_attempt {
     uint64_t number;     /* of the change; 0: none */
     unsigned n_cut;      /* tries of a long operation that ended with the node */
     struct client_conn *conn;
+    bool (*is_unwanted)(void); /* NULL: somebody wants it */
 };
 
 static bool may_repeat(const struct client_attempt *a, uint32_t op)
@@ -303,6 +325,30 @@ static void give_back(struct client *c, struct client_conn *conn)
     discard(c, conn, /* is_lost= */ false);
 }
 
+/* Of a call whose answer nobody wants any more, and which the node has not answered: the session has another
+ * connection before it loses this one, as others may have only that. */
+static void replace(struct client *c, struct client_conn *conn)
+{
+    struct err ignored = {0};
+    struct client_conn *fresh;
+    lock_take(&c->lock);
+    bool is_current = conn->epoch == c->epoch;
+    struct id128 session = c->session;
+    lock_drop(&c->lock);
+    if (!is_current || client_conn_open(c, session, sys_mono_ms() + probe_ms(c), &fresh, &ignored) < 0) {
+        discard(c, conn, /* is_lost= */ false);
+        return;
+    }
+    fresh->epoch = conn->epoch;
+    client_conn_free(conn);
+    give_back(c, fresh);
+}
+
+static int unwanted(struct err *e)
+{
+    return err_set(e, -EINTR, "nobody waits for the answer any more");
+}
+
 struct place_wait {
     bool was_long;   /* for longer than the timeout, as the node answers others */
     bool is_doubted; /* it did not when it was asked last */
@@ -317,7 +363,8 @@ static int wait_for_place_locked(struct client_attempt *a, struct place_wait *w,
     uint64_t until_ms = a->deadline_ms - (asks ? probe_ms(c) : 0), now_ms = sys_mono_ms();
     c->before_sleep();
     if (now_ms < until_ms) {
-        (void)cond_wait_for(&c->freed, &c->lock, (until_ms - now_ms) * 1000000);
+        uint64_t most_ms = a->is_unwanted ? CLIENT_LOOK_MS : UINT32_MAX;
+        (void)cond_wait_for(&c->freed, &c->lock, MIN(until_ms - now_ms, most_ms) * 1000000);
         return 0;
     }
     if (!asks)
@@ -355,6 +402,11 @@ static int reserve(struct client_attempt *a, struct client_conn **ret, uint64_t 
         int r = wait_for_place_locked(a, &place, e);
         if (r < 0)
             return r;
+        lock_drop(&c->lock);
+        bool is_unwanted = a->is_unwanted && a->is_unwanted();
+        lock_take(&c->lock);
+        if (is_unwanted)
+            return unwanted(e);
     }
     c->n_open++;
     c->n_current++;
@@ -416,7 +468,8 @@ static struct client_patience patience_of(const struct client_attempt *a, uint32
     uint64_t now_ms = sys_mono_ms();
     struct client_patience p = {.ms = now_ms < a->deadline_ms ? a->deadline_ms - now_ms : 0,
                                 .arg = a->c,
-                                .before_sleep = a->c->before_sleep};
+                                .before_sleep = a->c->before_sleep,
+                                .is_unwanted = a->is_unwanted};
     unsigned others = atomic_load_explicit(&a->c->n_short, memory_order_relaxed) - client_op_is_short(op);
     p.looks = look_may_beside(others);
     if (client_op_is_long(op)) {
@@ -456,7 +509,7 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
 {
     int r = acquire(a, op, e);
     if (r < 0) {
-        bool is_final = client_is_refused(r);
+        bool is_final = client_is_refused(r) || r == -EINTR;
         *ret_again = r != -EBADF && !is_final;
         if (r == -EBADF || is_final)
             return err_prefix(e, r, "node at %s", a->c->address);
@@ -479,6 +532,11 @@ static int try_once(struct client_attempt *a, uint32_t op, const void *req, stru
         if (r == ERR_CLOSED && client_op_is_long(op)) /* as long as the node answers */
             a->deadline_ms = sys_mono_ms() + a->c->timeout_ms;
         return r;
+    }
+    if (r == -EINTR && a->is_unwanted) {
+        replace(a->c, a->conn);
+        *ret_again = false;
+        return unwanted(e);
     }
     /* A reply that is only late says nothing about the session's other connections; but whoever ends does not
      * wait for it on each of them. */
@@ -536,6 +594,7 @@ static int call_until(struct client *c, uint64_t want_epoch, uint32_t op, const 
         .deadline_ms = sys_mono_ms() + c->timeout_ms,
         .want_epoch = want_epoch,
         .number = c->number ? c->number(op) : 0,
+        .is_unwanted = client_op_is_question(op) ? c->is_unwanted : NULL,
     };
     uint64_t backoff_ms = CLIENT_BACKOFF_FIRST_MS;
     for (;;) {
@@ -546,6 +605,8 @@ static int call_until(struct client *c, uint64_t want_epoch, uint32_t op, const 
         uint64_t now_ms = sys_mono_ms();
         if (!again || now_ms >= a.deadline_ms || must_end(c))
             return r;
+        if (a.is_unwanted && a.is_unwanted())
+            return unwanted(e);
         if ((r == -EMFILE || r == -ENFILE) && c->make_room && c->make_room(c->room_arg))
             continue;
         c->before_sleep();

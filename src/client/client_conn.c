@@ -51,12 +51,15 @@ static int wait_reply(int fd, const struct client_patience *patience)
     bool asks = patience->go_on != NULL;
     for (;;) {
         uint64_t now_ms = sys_mono_ms(), until_ms = end_ms - (asks ? patience->ask_ms : 0);
+        uint64_t most_ms = patience->is_unwanted ? CLIENT_LOOK_MS : POLL_MAX_MS;
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        int k = poll(&p, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, (uint64_t)POLL_MAX_MS) : 0);
+        int k = poll(&p, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, most_ms) : 0);
         if (k > 0)
             return 0;
         if (k < 0 && errno != EINTR)
             return -errno;
+        if (patience->is_unwanted && patience->is_unwanted())
+            return -EINTR;
         if (k < 0 || now_ms < until_ms)
             continue;
         if (!asks)

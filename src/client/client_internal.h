@@ -14,6 +14,7 @@
 #define CLIENT_TIMEOUT_MAX_MS   INT32_MAX /* more, as who wants no timeout gives, would go beyond the clock */
 #define CLIENT_BACKOFF_FIRST_MS 20
 #define CLIENT_BACKOFF_MAX_MS   500
+#define CLIENT_LOOK_MS          100 /* between two questions whether an answer is still wanted */
 
 /* One connection after HELLO. Owned by the pool while idle, by one call while busy. */
 struct client_conn {
@@ -36,6 +37,7 @@ struct client {
     void (*before_call)(uint32_t op);
     uint64_t (*number)(uint32_t op); /* may be NULL */
     void (*before_sleep)(void);      /* never NULL */
+    bool (*is_unwanted)(void);       /* may be NULL */
     bool (*make_room)(void *arg);    /* may be NULL */
     void *room_arg;
     struct id128 family; /* its first bytes begin each session; zero: none */
@@ -76,6 +78,7 @@ struct client_patience {
     bool (*go_on)(void *arg);
     void *arg;
     void (*before_sleep)(void); /* may be NULL */
+    bool (*is_unwanted)(void);  /* may be NULL; once it says so the call ends with -EINTR */
     bool looks;                 /* for the reply, before it sleeps */
 };
 /* One call on one connection. */
@@ -85,6 +88,8 @@ int client_conn_call(struct client_conn *conn, uint32_t op, const void *req, uin
 
 /* Whether a call may be sent again although the node may have run it. */
 bool client_op_is_repeatable(uint32_t op);
+/* Whether it changes nothing and opens nothing that outlives its reply, so that it may be left alone. */
+bool client_op_is_question(uint32_t op);
 /* Whether the answer comes at once, from what the node has in memory. */
 bool client_op_is_short(uint32_t op);
 /* Whether the reply may take as long as the object is large, so that only the node's health bounds it. */

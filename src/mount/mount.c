@@ -23,6 +23,7 @@
 #include "mount/before.h"
 #include "mount/holdings.h"
 #include "mount/request.h"
+#include "mount/stuck.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -131,6 +132,16 @@ static uint64_t number_change(uint32_t op)
     return number ? WIRE_NUMBERED | number : 0;
 }
 
+static struct fuse_session *session; /* a process has one mount; set before it serves */
+
+/* A program that was killed while it waits here ends when it has an answer, whatever that is; and nobody is
+ * answered for long by a mount that ends. */
+static bool nobody_waits(void)
+{
+    return request_is_question() &&
+           (fuse_session_exited(session) || (request_asker() > 0 && stuck_is_gone(request_asker())));
+}
+
 /* Who may not use the node's socket is told what else there is. */
 static int explain_refusal(int code, struct err *e)
 {
@@ -159,6 +170,7 @@ static int connect_node(struct mount *m, struct err *e)
         .before_call = before_each_call,
         .number = number_change,
         .before_sleep = queue_may_wait,
+        .is_unwanted = nobody_waits,
         .family = &kept_facts(m->seat.kept)->id,
     };
     int r = client_new(&c, &m->client, e);
@@ -309,6 +321,7 @@ static int make_session(struct mount *m, struct err *e)
     stats_wrap(m->kind->operations, &counted);
     m->se = fuse_session_new(&args, &counted, sizeof(counted), m);
     fuse_opt_free_args(&args);
+    session = m->se;
     return m->se ? 0 : err_set(e, ERR_BAD_OPTION, "libfuse does not take these options");
 }
 

@@ -3,12 +3,16 @@
 #include "base/sys.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define STAT_BYTES 256 /* enough for what stands before the state */
+#define STATUS_BYTES 8192 /* and the same of the line of pending signals */
+#define STAT_BYTES   256  /* enough for what stands before the state */
 
 char stuck_state(const char *stat)
 {
@@ -48,4 +52,23 @@ bool stuck_is(pid_t pid)
     }
     (void)closedir(dir);
     return r == 0 && n_waiting > 0 && n_running == 0;
+}
+
+bool stuck_has_kill(const char *status)
+{
+    static const char name[] = "\nSigPnd:";
+    const char *at = strstr(status, name);
+    return at && strtoull(at + strlen(name), NULL, 16) >> (SIGKILL - 1) & 1;
+}
+
+bool stuck_is_gone(pid_t tid)
+{
+    char path[64], status[STATUS_BYTES];
+    (void)snprintf(path, sizeof(path), "/proc/%d/status", (int)tid);
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, status, sizeof(status) - 1);
+    if (n < 0) /* or hidden from us */
+        return kill(tid, 0) < 0 && errno == ESRCH;
+    status[n] = '\0';
+    return stuck_has_kill(status);
 }

@@ -1,6 +1,7 @@
 /*
- * Whether a process was killed and cannot end: its first thread is gone, another one waits inside the kernel
- * for something that only a successor can give. None of its threads will run its program again.
+ * Whether a process was killed and cannot end. One of a mount: its first thread is gone, another one waits
+ * inside the kernel for something that only a successor can give. None of its threads will run its program
+ * again. One that uses the mount: it waits for our answer, and the kernel does not let it go before that.
  */
 #pragma once
 
@@ -8,6 +9,11 @@
 #include <sys/types.h>
 
 bool stuck_is(pid_t pid);
+/* Whether that thread is gone, or was killed and waits for an answer that it will not look at: SIGKILL is
+ * pending for it, which any signal that ends a program without a core becomes for each of its threads. */
+bool stuck_is_gone(pid_t tid);
+/* Whether /proc/TID/status says that SIGKILL is pending for the thread. */
+bool stuck_has_kill(const char *status);
 /* The state in a line of /proc/PID/task/TID/stat, as proc(5) has it: 'R', 'S', 'D', 'Z'...; 0: it is none.
  * The name of the program stands before it, and may be anything. */
 char stuck_state(const char *stat);

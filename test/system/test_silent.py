@@ -2,7 +2,9 @@
 when a job is cancelled or the node is told to stop, and not when the origin's time-out, here ten minutes, is over."""
 
 import http.client
+import os
 import random
+import signal
 import socket
 import subprocess
 import threading
@@ -308,6 +310,54 @@ def test_mounts_that_change_names_at_a_silent_origin_leave_threads_to_others(new
             expected -= {f"p{i:02}/{gone}"}
             expected |= {f"p{i:02}/{made}"} if made else set()
         assert keys_of(truth, name) == sorted(expected)
+
+
+@pytest.mark.usefixtures("need_fuse")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_who_is_killed_at_a_silent_origin_ends(silent, new_mount, number):
+    """Programs that read, look up and list by a mount while the origin says nothing end when they are killed, and leave the threads
+    of the mount to others: all are held until then. (Without is_unwanted in mount.c they end with the origin's time-out.)"""
+    node, name, relay, truth = silent
+    put_all(truth, name, 6)
+    put_all(truth, name, 1, folder="warm")
+    top = new_mount(node, name, threads=4).path
+    assert len(os.listdir(top / "d")) == 6
+    assert (top / "warm/0").read_bytes() == bytes([0]) * 20_000
+    relay.hush(0)
+    commands = [["cat", top / f"d/{i}"] for i in range(4)] + [["ls", top / "other"], ["stat", top / "nobody/knows"]]
+    programs = [subprocess.Popen(one, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for one in commands]
+    try:
+        harness.wait_until(lambda: relay.held() > 0, BOUND, "the origin is asked")
+        time.sleep(1)
+        assert all(one.poll() is None for one in programs)
+        for one in programs:
+            one.send_signal(number)
+        for one in programs:
+            assert one.wait(BOUND) == -number
+        done = subprocess.run(["cat", top / "warm/0"], stdout=subprocess.PIPE, check=True, timeout=BOUND)
+        assert done.stdout == bytes([0]) * 20_000
+    finally:
+        relay.speak()
+    assert (top / "d/5").read_bytes() == bytes([5]) * 20_005
+
+
+@pytest.mark.usefixtures("need_fuse")
+def test_a_mount_ends_before_a_silent_origin(silent, new_mount):
+    """SIGTERM to a mount while a program reads what the origin does not give: it is unmounted at once. (Without is_unwanted in mount.c
+    it ends with the origin's time-out.)"""
+    node, name, relay, truth = silent
+    put_all(truth, name)
+    mount = new_mount(node, name)
+    assert len(os.listdir(mount.path / "d")) == 6
+    relay.hush(0)
+    reader = subprocess.Popen(["cat", mount.path / "d/0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        harness.wait_until(lambda: relay.held() > 0, BOUND, "the origin is asked")
+        os.kill(mount.pid, signal.SIGTERM)
+        assert mount.process.wait(BOUND) == 0
+        assert reader.wait(BOUND) != 0
+    finally:
+        relay.speak()
 
 
 @pytest.mark.usefixtures("need_fuse")

@@ -297,6 +297,56 @@ static void test_no_descriptor_to_ask_by(void **state)
     assert_int_equal(atomic_load(&f->seen[WIRE_OP_STAT]), 1);
 }
 
+static atomic_bool nobody_waits;
+
+static bool is_unwanted(void)
+{
+    return atomic_load(&nobody_waits);
+}
+
+/* Asks for as long as somebody waits: *arg is the client, and then the answer. */
+static void *stat_unwanted(void *arg)
+{
+    struct {
+        struct client *c;
+        int r;
+    } *one = arg;
+    one->r = stat_key(one->c, "k");
+    return NULL;
+}
+
+/* A question whose answer nobody wants any more is left at once, also by who waits for a connection yet, and
+ * the session goes on, although that was its only connection. A change is waited for. */
+static void test_an_answer_that_nobody_wants(void **state)
+{
+    struct fake *f = *state;
+    struct client_options o = {
+        .socket_path = f->path, .timeout_ms = PATIENCE_MS, .connections = 1, .is_unwanted = is_unwanted};
+    _cleanup_(client_freep) struct client *c = NULL;
+    struct err e = {0};
+    assert_int_equal(client_new(&o, &c, &e), 0);
+    uint64_t epoch = client_epoch(c);
+    struct {
+        struct client *c;
+        int r;
+    } asks[2] = {{c, 0}, {c, 0}};
+    pthread_t threads[2];
+    atomic_store(&f->hang_ms[WIRE_OP_STAT], 3600000);
+    start_one(f, stat_unwanted, (void *)&asks[0], WIRE_OP_STAT, &threads[0]);
+    assert_int_equal(pthread_create(&threads[1], NULL, stat_unwanted, &asks[1]), 0);
+    sys->sleep_ns((uint64_t)3 * CLIENT_LOOK_MS * 1000000);
+    atomic_store(&nobody_waits, true);
+    for (size_t i = 0; i < ARRAY_SIZE(threads); i++) {
+        (void)pthread_join(threads[i], NULL);
+        assert_int_equal(asks[i].r, -EINTR);
+    }
+    atomic_store(&f->hang_ms[WIRE_OP_MKDIR], 5 * CLIENT_LOOK_MS);
+    assert_int_equal(make_dir(c), 0);
+    assert_int_equal(client_epoch(c), epoch);
+    assert_int_equal(atomic_load(&f->seen[WIRE_OP_MKDIR]), 1);
+    atomic_store(&nobody_waits, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,6 +362,7 @@ int main(void)
         NODE_TEST(test_calls_wait_behind_long_operations),
         NODE_TEST(test_health_is_asked_rarely),
         NODE_TEST(test_no_descriptor_to_ask_by),
+        NODE_TEST(test_an_answer_that_nobody_wants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,11 +85,33 @@ static void stuck_is_who_has_lost_its_first_thread_and_waits(void **state)
     assert_false(stuck_is(stuck));
 }
 
+static void a_kill_is_seen_before_it_ends_the_thread(void **state)
+{
+    (void)state;
+    assert_true(stuck_has_kill("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+    assert_true(stuck_has_kill("Name:\tcat\nSigPnd:\t0000000000000103\n"));
+    assert_false(stuck_has_kill("Name:\tcat\nSigPnd:\t0000000000000002\nShdPnd:\t0000000000000100\n"));
+    assert_false(stuck_has_kill("Name:\tSigPnd:\t0000000000000100\n"));
+    assert_false(stuck_has_kill(""));
+}
+
+static void gone_is_who_has_ended(void **state)
+{
+    (void)state;
+    pid_t pid = start(wait_for_ever, false);
+    assert_false(stuck_is_gone(pid));
+    assert_false(stuck_is_gone(getpid()));
+    end(pid);
+    assert_true(stuck_is_gone(pid));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_state_stands_behind_the_name),
         cmocka_unit_test(stuck_is_who_has_lost_its_first_thread_and_waits),
+        cmocka_unit_test(a_kill_is_seen_before_it_ends_the_thread),
+        cmocka_unit_test(gone_is_who_has_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,9 @@
 #include <assert.h>
 #include <stddef.h>
 
+#define DEAF_FIRST_NS   500000 /* between two looks for a place */
+#define DEAF_LONGEST_NS 16000000
+
 static _Thread_local const struct quit *here;
 static _Thread_local const _Atomic uint64_t *watched; /* quit_watch */
 
@@ -66,6 +69,55 @@ static bool is_refused(struct quit_turn *t)
     return atomic_load(&t->state) == TURN_REFUSED;
 }
 
+static void advance(_Atomic uint64_t *life_ms, uint64_t at_ms)
+{
+    uint64_t was = atomic_load(life_ms);
+    while (was < at_ms && !atomic_compare_exchange_weak(life_ms, &was, at_ms))
+        ;
+}
+
+static struct quit_turn *own_turn(void)
+{
+    const struct quit *q = here;
+    while (q && !q->turn)
+        q = q->outer;
+    return q ? q->turn : NULL;
+}
+
+enum quit_level quit_deaf_begin(struct quit_deaf *ret)
+{
+    struct quit_turn *t = own_turn();
+    enum quit_level level;
+    *ret = (struct quit_deaf){0};
+    for (uint64_t pause_ns = DEAF_FIRST_NS; (level = quit_level()) != QUIT_NOW;
+         pause_ns = MIN(pause_ns * 2, (uint64_t)DEAF_LONGEST_NS)) {
+        int was = TURN_NEW;
+        if (!t || t->crowd->most == 0 || atomic_load(&t->state) == TURN_LONG)
+            break;
+        if (crowd_enter(t->crowd)) {
+            if (atomic_compare_exchange_strong(&t->state, &was, TURN_LONG)) {
+                ret->turn = t;
+                break;
+            }
+            (void)atomic_fetch_sub(&t->crowd->n, 1); /* another thread of the turn was first */
+            continue;
+        }
+        sys->sleep_ns(pause_ns);
+    }
+    return level;
+}
+
+void quit_deaf_end(struct quit_deaf *d)
+{
+    struct quit_turn *t = TAKE_PTR(d->turn);
+    int was = TURN_LONG;
+    if (!t)
+        return;
+    advance(&t->life_ms, sys_mono_ms());
+    if (atomic_compare_exchange_strong(&t->state, &was, TURN_NEW))
+        (void)atomic_fetch_sub(&t->crowd->n, 1);
+}
+
 const _Atomic uint64_t *quit_watch(const _Atomic uint64_t *life_ms)
 {
     const _Atomic uint64_t *before = watched;
@@ -79,13 +131,6 @@ bool quit_is_refused(void)
     for (const struct quit *q = here; q; q = q->outer)
         refused |= q->turn && atomic_load(&q->turn->state) == TURN_REFUSED;
     return refused;
-}
-
-static void advance(_Atomic uint64_t *life_ms, uint64_t at_ms)
-{
-    uint64_t was = atomic_load(life_ms);
-    while (was < at_ms && !atomic_compare_exchange_weak(life_ms, &was, at_ms))
-        ;
 }
 
 void quit_lives_at(uint64_t at_ms)

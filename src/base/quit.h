@@ -79,6 +79,15 @@ bool quit_turn_end(struct quit_turn *t);
 /* Whether one of this thread's scopes was given up for others. */
 bool quit_is_refused(void);
 
+/* Around what no flag can end, as a call of a file system whose server is away: from its beginning it counts
+ * as one that has waited for long, and it waits for a place among those. QUIT_NOW: it is given up instead,
+ * and has no end. *ret: what ends it. */
+struct quit_deaf {
+    struct quit_turn *turn; /* NULL: no place to give back */
+};
+enum quit_level quit_deaf_begin(struct quit_deaf *ret);
+void quit_deaf_end(struct quit_deaf *d);
+
 /* What this thread does gets on, as bytes leave: none of its turns has waited since then (monotonic). Bytes
  * that lie in buffers on the way to a silent origin are no sign of life for others: theirs is quit_watch. */
 void quit_lives(void);

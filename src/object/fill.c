@@ -750,9 +750,9 @@ static int discovered_locked(const struct fill *f, const struct part *p)
     return f->known && !(p->whole && is_failed) ? 0 : p->result;
 }
 
-int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
-                  bool whole, fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr,
-                  struct fill **ret, struct err *e)
+static int discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
+                    bool whole, fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr,
+                    struct fill **ret, struct err *e)
 {
     _cleanup_(fill_unrefp) struct fill *f = fill_new(g, u, key, NULL, SLICE_NULL, UINT64_MAX, hash_mix(1, 2));
     f->admit = admit;
@@ -788,4 +788,20 @@ int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, s
         return r;
     *ret = TAKE_PTR(f);
     return 0;
+}
+
+int fill_discover(struct fill_engine *g, struct upstream *u, struct slice key, struct plan_range first,
+                  bool whole, fill_admit_fn admit, void *arg, struct arena *a, struct attr *ret_attr,
+                  struct fill **ret, struct err *e)
+{
+    struct quit_deaf deaf = {0};
+    /* Whoever runs it is waited for, and may not be able to end. */
+    const _Atomic uint64_t *watched = quit_watch(&u->places->life_ms);
+    bool given_up = u->origin->ops->is_deaf && quit_deaf_begin(&deaf) == QUIT_NOW;
+    (void)quit_watch(watched);
+    if (given_up)
+        return canceled(e);
+    int r = discover(g, u, key, first, whole, admit, arg, a, ret_attr, ret, e);
+    quit_deaf_end(&deaf);
+    return r;
 }

@@ -539,6 +539,7 @@ static void file_close(struct origin *o)
 
 const struct origin_ops origin_file_ops = {
     .scheme = "file",
+    .is_deaf = true,
     .open = file_open,
     .close = file_close,
     .get = file_get,

@@ -197,6 +197,7 @@ struct operation {
     const char *name; /* for the metrics; NULL: its time is not counted */
     uint64_t started_ns;
     struct quit quit;
+    struct quit_deaf deaf;
     struct err err; /* filled by who fails, without the origin's URL */
 };
 
@@ -208,7 +209,9 @@ static int operation_begin(struct operation *x, struct origin *o, const char *na
                             .started_ns = sys->mono_ns(),
                             .quit = {.soon = o->stop_soon, .now = o->stop}};
     quit_enter(&x->quit);
-    return quit_is_now() ? err_set(&x->err, -ECANCELED, "canceled") : 0;
+    return (o->ops->is_deaf ? quit_deaf_begin(&x->deaf) : quit_level()) == QUIT_NOW
+               ? err_set(&x->err, -ECANCELED, "canceled")
+               : 0;
 }
 
 /* The same of one that changes something. */
@@ -221,6 +224,7 @@ static int operation_begin_change(struct operation *x, struct origin *o, const c
 /* Counts its time, and fills and prefixes the error. Also after a begin that failed. */
 static int operation_end(struct operation *x, int r, struct err *e)
 {
+    quit_deaf_end(&x->deaf);
     quit_leave(&x->quit);
     if (x->name)
         metrics_observe_ns(metrics_series(METRIC_ORIGIN_SECONDS, x->origin->bucket_name, x->name, NULL),
@@ -467,6 +471,8 @@ int origin_put(struct origin *o, const struct origin_put *p, const struct origin
     assert(o && p && body && body->read && a && ret_attr);
     struct operation x;
     int r = operation_begin_change(&x, o, "put");
+    if (body->slow) /* it may be its client who is waited for */
+        quit_deaf_end(&x.deaf);
     if (r == 0)
         r = o->ops->put(o, p, body, a, ret_attr, &x.err);
     if (r == 0)

@@ -297,6 +297,7 @@ struct origin_copy {
 struct origin_ops {
     const char *scheme; /* "s3" */
     unsigned keeps;     /* of ORIGIN_CAN_VERSIONS and ORIGIN_CAN_TAGS */
+    bool is_deaf; /* what it waits for cannot be given up: the kernel's own file systems (base/quit.h) */
     int (*open)(struct slice rest_of_url, const struct origin_options *o, struct origin **ret, struct err *e);
     void (*close)(struct origin *o);
     /* origin_identify; NULL: there is nothing to say. */

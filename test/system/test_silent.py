@@ -384,6 +384,50 @@ def test_a_removal_that_a_stop_cuts_is_known_to_the_next_node(silent, new_mount)
     assert sorted(one.name for one in (top / "d").iterdir()) == ["1", "2"]
 
 
+@pytest.mark.usefixtures("need_fuse")
+def test_a_share_that_hangs_leaves_threads_to_others(new_node, new_mount, route):
+    """The file system of a file:// origin says nothing, as that of a server of NFS that is away, and no call of it can be given up: half of
+    the threads wait for it, and requests beyond that are told to slow down. What is cached is read meanwhile, and status answers; those that
+    wait get their answers when it speaks. (Without is_deaf in file.c nobody else is served.)"""
+    far, node = new_node(), new_node(route=route, threads=8)
+    share, warm = harness.scratch_bucket(far), harness.scratch_bucket(node)
+    for i in range(12):
+        far.s3().put_object(Bucket=share, Key=f"o/d/{i}", Body=b"%d" % i)
+    mount = new_mount(far, share)
+    node.create_bucket("hung", f"file://{mount.path}/o")
+    node.s3().put_object(Bucket=warm, Key="k", Body=b"warm")
+    with mount.stopped():
+        asked = [Request(node, "GET", signed(node, "get_object", Bucket="hung", Key=f"d/{i}")) for i in range(6)]
+        asked += [Request(node, "HEAD", signed(node, "head_object", Bucket="hung", Key=f"d/{i}")) for i in range(6, 12)]
+        asked += [Request(node, "GET", signed(node, "list_objects_v2", Bucket="hung", Prefix=f"d/{i}")) for i in range(6)]
+        asked += [Request(node, "PUT", signed(node, "put_object", Bucket="hung", Key=f"w/{i}"), b"s" * 1000) for i in range(6)]
+        harness.wait_until(lambda: sum(one.status == 503 for one in asked) >= 16, BOUND, "others are told to come again")
+        assert served_beside(node, warm, seconds=4)
+        assert all(one.status in (None, 503) for one in asked)
+    for one in asked:
+        one.join(BOUND)
+        assert one.whole and one.status in (200, 503), (one.method, one.path, one.status)
+
+
+@pytest.mark.usefixtures("need_fuse")
+def test_an_origin_inside_a_mount_of_the_same_node(new_node, new_mount, route):
+    """Each call of a file:// origin that lies in a mount of the node itself is served by the threads of that node: it keeps some for them.
+    (Without is_deaf in file.c all of them wait for one another, until the mounts' time-out is over.)"""
+    node = new_node(route=route, threads=8)
+    inner = new_mount(node, harness.scratch_bucket(node)).path
+    (inner / "o").mkdir()
+    node.create_bucket("outer", f"file://{inner}/o")
+    top = new_mount(node, "outer").path
+    body = harness.random_bytes(3 << 20)
+    began = time.monotonic()
+    threads, ended = begun([lambda i=i: (top / f"{i}").write_bytes(body) for i in range(40)])
+    for one in threads:
+        one.join(2 * BOUND)
+    assert ended == [None] * 40, ended
+    assert time.monotonic() - began < BOUND
+    assert all((inner / f"o/{i}").read_bytes() == body for i in range(40))
+
+
 @pytest.mark.parametrize("after", SILENCES)
 def test_a_node_stops_before_a_silent_origin(silent, origin, after):
     """SIGTERM: clients of S3 are answered 503, jobs are for the next start, in which they go on; the node ends well within

@@ -229,6 +229,45 @@ static void test_what_lasts_is_no_turn(void **state)
     assert_false(quit_turn_end(&t));
 }
 
+/* Who cannot look up counts as one that waits for long from the beginning, and others like it wait for its
+ * place, for as long as anybody does in a crowd that is full; what it did is a sign of life. Who belongs to
+ * no crowd just goes. (Seen to fail without crowd_enter, and without the end of the place, in quit_deaf_begin
+ * and quit_deaf_end.) */
+static void test_who_cannot_look_up_has_a_place(void **state)
+{
+    (void)state;
+    struct quit_crowd crowd = {.most = 1};
+    struct quit_turn t[2];
+    struct quit q[2] = {{.turn = &t[0]}, {.turn = &t[1]}};
+    struct quit_deaf first, inner, second, nobodys;
+    clock_sys_start(1000 * MS, 1000 * MS);
+    assert_int_equal(quit_deaf_begin(&nobodys), QUIT_NO);
+    quit_deaf_end(&nobodys);
+    quit_turn_begin(&t[0], &crowd);
+    quit_turn_begin(&t[1], &crowd);
+    quit_enter(&q[0]);
+    assert_int_equal(quit_deaf_begin(&first), QUIT_NO);
+    assert_int_equal(quit_deaf_begin(&inner), QUIT_NO);
+    quit_deaf_end(&inner);
+    assert_int_equal(atomic_load(&crowd.n), 1);
+    quit_leave(&q[0]);
+    quit_enter(&q[1]);
+    assert_int_equal(quit_deaf_begin(&second), QUIT_NOW);
+    quit_deaf_end(&second);
+    assert_true(quit_is_refused());
+    quit_leave(&q[1]);
+    assert_true(quit_turn_end(&t[1]));
+    clock_sys_advance(10 * QUIT_LONG_MS * MS);
+    assert_int_equal(level_in(&t[0]), QUIT_NO);
+    quit_deaf_end(&first);
+    assert_int_equal(atomic_load(&crowd.n), 0);
+    clock_sys_advance((QUIT_LONG_MS - 1) * MS);
+    assert_int_equal(level_in(&t[0]), QUIT_NO);
+    assert_false(quit_turn_end(&t[0]));
+    assert_int_equal(atomic_load(&crowd.n), 0);
+    clock_sys_stop();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +279,7 @@ int main(void)
         cmocka_unit_test(test_a_crowd_waits_for_what_lives),
         cmocka_unit_test(test_who_gets_on_has_not_waited),
         cmocka_unit_test(test_what_lasts_is_no_turn),
+        cmocka_unit_test(test_who_cannot_look_up_has_a_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,6 +115,30 @@ static void *uploader_main(void *arg)
     return NULL;
 }
 
+static int no_bytes(void *arg, const struct origin_attr *attr, const void *p, size_t n)
+{
+    (void)arg, (void)attr, (void)p, (void)n;
+    return 0;
+}
+
+/* An origin whose calls cannot be given up is asked something first: while it hangs that takes this thread,
+ * which is counted for it (base/quit.h), and not the uploader, which would be waited for. -ECANCELED. */
+static int expect_life(struct writer *w, struct err *e)
+{
+    struct upstream *u = w->upstream;
+    const struct origin_get g = {.key = w->put.key, .attributes_only = true, .whole = true};
+    struct origin_attr attr;
+    struct err why = {0};
+    if (!u->origin->ops->is_deaf)
+        return 0;
+    const _Atomic uint64_t *watched = quit_watch(&u->places->life_ms);
+    int r = origin_get(u->origin, &g, w->answer_arena, &attr, no_bytes, NULL, &why);
+    (void)quit_watch(watched);
+    arena_clear(w->answer_arena);
+    upstream_heard(u, r);
+    return r == -ECANCELED ? err_set(e, r, "%s", why.text) : 0;
+}
+
 static int start_uploader(struct writer *w)
 {
     w->body_size = w->size;
@@ -399,6 +423,8 @@ int op_put_open(struct object_session *ses, const struct wire_put_open_req *req,
         if (!w->streaming)
             (void)atomic_fetch_sub(&ses->service->streams, 1);
     }
+    if (r == 0 && w->streaming)
+        r = expect_life(w, e);
     if (r == 0 && w->streaming && start_uploader(w) < 0) { /* no thread to be had: uploaded at commit */
         w->streaming = false;
         (void)atomic_fetch_sub(&ses->service->streams, 1);

@@ -388,7 +388,8 @@ def test_a_removal_that_a_stop_cuts_is_known_to_the_next_node(silent, new_mount)
 def test_a_share_that_hangs_leaves_threads_to_others(new_node, new_mount, route):
     """The file system of a file:// origin says nothing, as that of a server of NFS that is away, and no call of it can be given up: half of
     the threads wait for it, and requests beyond that are told to slow down. What is cached is read meanwhile, and status answers; those that
-    wait get their answers when it speaks. (Without is_deaf in file.c nobody else is served.)"""
+    wait get their answers when it speaks. (Without is_deaf in file.c nobody else is served; without expect_life in writer.c large bodies
+    take all threads.)"""
     far, node = new_node(), new_node(route=route, threads=8)
     share, warm = harness.scratch_bucket(far), harness.scratch_bucket(node)
     for i in range(12):
@@ -401,7 +402,8 @@ def test_a_share_that_hangs_leaves_threads_to_others(new_node, new_mount, route)
         asked += [Request(node, "HEAD", signed(node, "head_object", Bucket="hung", Key=f"d/{i}")) for i in range(6, 12)]
         asked += [Request(node, "GET", signed(node, "list_objects_v2", Bucket="hung", Prefix=f"d/{i}")) for i in range(6)]
         asked += [Request(node, "PUT", signed(node, "put_object", Bucket="hung", Key=f"w/{i}"), b"s" * 1000) for i in range(6)]
-        harness.wait_until(lambda: sum(one.status == 503 for one in asked) >= 16, BOUND, "others are told to come again")
+        asked += [Request(node, "PUT", signed(node, "put_object", Bucket="hung", Key=f"b/{i}"), b"b" * (5 << 20)) for i in range(6)]
+        harness.wait_until(lambda: sum(one.status == 503 for one in asked) >= 22, BOUND, "others are told to come again")
         assert served_beside(node, warm, seconds=4)
         assert all(one.status in (None, 503) for one in asked)
     for one in asked:

@@ -231,8 +231,7 @@ static void test_what_lasts_is_no_turn(void **state)
 
 /* Who cannot look up counts as one that waits for long from the beginning, and others like it wait for its
  * place, for as long as anybody does in a crowd that is full; what it did is a sign of life. Who belongs to
- * no crowd just goes. (Seen to fail without crowd_enter, and without the end of the place, in quit_deaf_begin
- * and quit_deaf_end.) */
+ * no crowd just goes. */
 static void test_who_cannot_look_up_has_a_place(void **state)
 {
     (void)state;

@@ -43,6 +43,14 @@ void mount_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, st
     struct mount *m = mount_of(req);
     struct handle *h = handle_of(fi);
     struct err e = {0};
+    /* The kernel reads such a file itself, and asks here only for what it is advised to read ahead
+     * (posix_fadvise, POSIX_FADV_WILLNEED). What it gets stays in pages that no write by passthrough changes,
+     * and which whoever opens the file without passthrough then would read. No program hears of this error.
+     */
+    if (h->is_passthrough) {
+        (void)fuse_reply_err(req, EIO);
+        return;
+    }
     char *p = malloc(size ? size : 1);
     if (!p)
         abort();

@@ -627,12 +627,17 @@ static int open_unsent(struct opener *o, struct wire_open_rep *rep, struct err *
         r = back_settle_key(o->service->back, o->bucket, o->req->key, e);
         return r < 0 ? r : -ENOENT;
     }
+    uint64_t seen = mirror_generation(o->service->mirror, o->bucket, o->req->key);
     r = back_open_bytes(o->service->back, o->bucket, o->req->key, o->arena, &found, &h, e);
     if (r < 0)
         return r;
     struct attr attr = attr_of_origin(&found, /* has_meta= */ true, sys->real_ns());
     r = check_conditions(o, attr.etag, e);
     if (r < 0) {
+        /* Its writer is about to say so itself; who asks until then would be told of the former version, and
+         * come back with that. */
+        if (r == ERR_PRECONDITION)
+            mirror_learn(o->service->mirror, o->bucket, o->req->key, &attr, seen);
         hard_unref(h);
         return r;
     }

@@ -55,6 +55,39 @@ def test_directories_that_are_removed_stay_away(new_node, need_fuse, tmp_path, w
         node.cli("umount", str(where))
 
 
+def test_who_opens_a_file_while_it_is_synced(new_node, new_mount, need_fuse, tmp_path):
+    """Through another mount, over and over: what was there before or what is there now, and no error, also between the moment at which the
+    new bytes are there and the end of fsync. (Seen to fail without mirror_learn in open_unsent of object/reader.c: ESTALE.)"""
+    node, origin = new_node(), tmp_path / "nas"
+    origin.mkdir()
+    node.cli("bucket", "create", "synced", "--origin", f"file://{origin}", "-s", "write=back")
+    writes, reads = (new_mount(node, "synced", passthrough="off").path / "log" for _ in range(2))
+    seen, errors, is_over = [0], [], threading.Event()
+
+    def read():
+        while not is_over.is_set():
+            try:
+                with open(reads, "rb", buffering=0) as f:
+                    seen[0] = len(f.read())
+            except OSError as error:
+                errors.append(error)
+
+    with open(writes, "wb", buffering=0) as f:
+        f.write(b"x")
+        os.fsync(f.fileno())
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for size in range(2, 60):
+                wait_until(lambda s=size: seen[0] == s - 1 or errors, what="the reader sees it", step=0.001)
+                f.write(b"x")
+                os.fsync(f.fileno())
+        finally:
+            is_over.set()
+            reader.join()
+    assert not errors
+
+
 def test_a_renamed_directory_has_the_empty_ones_within(new_node, need_fuse, tmp_path, work):
     """At an origin with directories: one that is empty here, but not there yet, moves with the one around it, which is what it is also when
     all of it is taken away before it was carried there. (Seen to fail where list_below in object/move_tree.c lists all at once.)"""

@@ -61,11 +61,12 @@ static const struct option rows[] = {
     {.name = "threads",
      .type = OPTION_UINT,
      .offset = offsetof(struct mount_command, threads),
-     .def = "16",
-     .min = 1,
+     .def = "0",
      .max = 1024,
      .arg = "N",
-     .doc = "most operations served at the same time"},
+     .doc =
+         "most operations served at the same time, of which each may wait for the origin; 0: 64, fewer where "
+         "--memory has no room for as many"},
     {.name = "attr-timeout",
      .type = OPTION_DURATION,
      .offset = offsetof(struct mount_command, attr_timeout_ms),
@@ -196,12 +197,14 @@ static int take_options(struct mount_command *c, const char ***list, size_t *ret
 static int choose_memory(const struct mount_command *c, struct mount_options *o, struct err *e)
 {
     char given[TEXT_SIZE_MAX], least[TEXT_SIZE_MAX];
-    o->memory_bytes = c->memory_bytes > 0 ? c->memory_bytes : holdings_default(c->threads);
-    if (o->memory_bytes >= holdings_least(c->threads))
+    uint64_t n = c->threads > 0 ? c->threads : holdings_threads(c->memory_bytes);
+    o->threads = n;
+    o->memory_bytes = c->memory_bytes > 0 ? c->memory_bytes : holdings_default(n);
+    if (o->memory_bytes >= holdings_least(n))
         return 0;
     return err_set(e, ERR_BAD_OPTION, "--memory %s: with --threads %llu at least %s are needed",
-                   text_size(c->memory_bytes, given), (unsigned long long)c->threads,
-                   text_size(holdings_least(c->threads), least));
+                   text_size(c->memory_bytes, given), (unsigned long long)n,
+                   text_size(holdings_least(n), least));
 }
 
 static int make_options(const struct mount_command *c, char **argv, struct mount_options *o, struct err *e)
@@ -215,7 +218,6 @@ static int make_options(const struct mount_command *c, char **argv, struct mount
         .timeout_ms = c->node.timeout_ms,
         .attr_timeout_ms = c->attr_timeout_ms,
         .kept_files = c->kept_files,
-        .threads = c->threads,
         .profile = (enum mount_profile)c->profile,
         .passthrough = (enum mount_passthrough)c->passthrough,
         .read_only = c->read_only,

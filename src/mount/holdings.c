@@ -57,6 +57,16 @@ uint64_t holdings_default(uint64_t n_threads)
     return MAX(HOLDINGS_DEFAULT_BYTES, 2 * base_bytes(n_threads));
 }
 
+uint64_t holdings_threads(uint64_t limit_bytes)
+{
+    uint64_t half = limit_bytes / 2, n = 0;
+    if (limit_bytes == 0)
+        return HOLDINGS_THREADS;
+    if (half > HOLDINGS_BASE_BYTES)
+        n = (half - HOLDINGS_BASE_BYTES) / HOLDINGS_THREAD_BYTES;
+    return MIN(MAX(n, (uint64_t)HOLDINGS_THREADS_LEAST), (uint64_t)HOLDINGS_THREADS);
+}
+
 void holdings_start(uint64_t limit_bytes, uint64_t n_threads)
 {
     atomic_store(&limit, limit_bytes);

@@ -37,10 +37,15 @@ const char *holding_name(enum holding h);
 #define HOLDINGS_THREAD_BYTES  (3 * (uint64_t)1048576)  /* a request, its reply, and the node's */
 #define HOLDINGS_LEAST_BYTES   (8 * (uint64_t)1048576)  /* for everything else */
 #define HOLDINGS_DEFAULT_BYTES (512 * (uint64_t)1048576)
+#define HOLDINGS_THREADS                                                                                     \
+    64 /* programs that read what is not here each wait in one, for all of a round trip */
+#define HOLDINGS_THREADS_LEAST 4
 
 /* The smallest limit with so many threads, and what it is unless another one is given. */
 uint64_t holdings_least(uint64_t n_threads);
 uint64_t holdings_default(uint64_t n_threads);
+/* How many threads half of the limit has room for, as far as they are wanted; 0: no limit was given. */
+uint64_t holdings_threads(uint64_t limit_bytes);
 
 /* Before anything is held; 0: no limit. */
 void holdings_start(uint64_t limit_bytes, uint64_t n_threads);

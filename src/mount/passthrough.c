@@ -297,7 +297,8 @@ static ssize_t hook_writev(int fd, struct iovec *iov, int count, void *userdata)
 bool passthrough_on_init(struct fuse_conn_info *conn, bool wanted, enum passthrough_extra extra)
 {
     (void)conn;
-    uint64_t accept = PASSTHROUGH_FLAG_DIRECT_MMAP | (wanted ? PASSTHROUGH_FLAG_PASSTHROUGH : 0) |
+    uint64_t accept = PASSTHROUGH_FLAG_DIROPS | PASSTHROUGH_FLAG_DIRECT_MMAP |
+                      (wanted ? PASSTHROUGH_FLAG_PASSTHROUGH : 0) |
                       (extra & PASSTHROUGH_KILLPRIV ? PASSTHROUGH_FLAG_KILLPRIV : 0);
     atomic_store(&rewrites_tmpfile, (extra & PASSTHROUGH_TMPFILE) != 0);
     lacking.init_flags = offer.flags & accept;

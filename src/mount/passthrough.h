@@ -21,6 +21,9 @@ struct passthrough_offer {
     uint64_t flags; /* both halves */
 };
 
+/* PARALLEL_DIROPS: names of one directory are looked up side by side. libfuse before 3.17 does not accept it,
+ * whatever it is told: each look-up that has to ask an origin then holds up all others in its directory. */
+#define PASSTHROUGH_FLAG_DIROPS      (1ull << 18)
 #define PASSTHROUGH_FLAG_KILLPRIV    (1ull << 28) /* HANDLE_KILLPRIV_V2 */
 #define PASSTHROUGH_FLAG_INIT_EXT    (1ull << 30) /* the second half of the flags counts */
 #define PASSTHROUGH_FLAG_DIRECT_MMAP (1ull << 36) /* files opened for direct I/O may be mapped */

@@ -752,7 +752,7 @@ def test_mistakes_are_told_and_leave_nothing_mounted(node, origin, tmp_path):
         ([bucket, tmp_path / "plain"], 1, "Not a directory"),
         ([f"{bucket}/file", where], 1, "is a file"),
         ([bucket], 2, "BUCKET"),
-        ([bucket, where, "--threads", "0"], 2, "--threads"),
+        ([bucket, where, "--threads", "1025"], 2, "--threads"),
         ([bucket, where, "--umask", "9"], 2, "--umask"),
         ([bucket, where, "--uid", "x"], 2, "--uid"),
         ([bucket, where, "--passthrough", "maybe"], 2, "--passthrough"),

@@ -183,7 +183,7 @@ def test_options_of_the_mount_are_known_in_o(node, origin, where, tmp_path):
     assert refused.value.errno == errno.EROFS
     assert where.stat().st_mode & 0o777 == 0o500 and "no passthrough" in log.read_text()
     node.cli("umount", where)
-    for option, words in [("threads=0", "-o threads"), ("passthrough=maybe", "auto"), ("attr_timeout", "attr_timeout=TIME"),
+    for option, words in [("threads=1025", "-o threads"), ("passthrough=maybe", "auto"), ("attr_timeout", "attr_timeout=TIME"),
                           ("stats", "stats"), ("foreground", "foreground")]:
         done = node.cli("mount", "-o", option, bucket, where, check=False)
         assert (done.returncode, words in done.stderr) == (2, True), (option, done.stderr)

@@ -57,6 +57,14 @@ static void test_defaults(void **state)
     for (uint64_t n = 1; n <= 1024; n *= 2)
         assert_true(holdings_default(n) >= holdings_least(n));
     assert_true(holdings_default(1024) > 6000 * M);
+    assert_int_equal(holdings_threads(0), 64);
+    assert_int_equal(holdings_default(holdings_threads(0)), 512 * M);
+    assert_int_equal(holdings_threads(512 * M), 64);
+    assert_int_equal(holdings_threads(256 * M), 34);
+    assert_int_equal(holdings_threads(96 * M), 8);
+    assert_int_equal(holdings_threads(1), 4);
+    for (uint64_t mib = 44; mib <= 2048; mib++)
+        assert_true(holdings_least(holdings_threads(mib * M)) <= mib * M);
 }
 
 /* What malloc takes is never less than it was asked for, and the process itself is there. */

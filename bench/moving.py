@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -22,6 +23,7 @@ MANY_LARGE_FILES, QUICK_MANY_LARGE_FILES = 100, 3
 BARE_RANGE_BYTES, BARE_RANGES, BARE_PART_BYTES, BARE_PARTS, BARE_OBJECTS = 4 << 20, 4, 16 << 20, 6, 4  # as jobs fetch and send
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 100_000, 1_000, 10_000
 COMPARED_MAX = 2_000
+NAMED_FILES, QUICK_NAMED_FILES, NAMED_READERS = 1000, 100, 32  # as the loaders of a training job on one machine
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"  # Debian, Fedora, SUSE
 
 
@@ -172,6 +174,56 @@ def prefetch_https(lab):
     row = pair_row(f"Prefetch of {count:,} files of 110 KB by a job from another node over https, of the rate over http (no goal here)", 0,
                    [(ours["rate"], other["rate"]) for ours, other in zip(taken["https"], taken["http"])], share, "MB/s", 1e-6)
     return [{**row, "goal": "-", "met": None, "ours_cost": costs(taken["https"]), "reference_cost": costs(taken["http"])}]
+
+
+def read_named(mount, names):
+    """Every file by its name, by as many threads as there are readers; seconds."""
+    def read_one(name):
+        with open(mount.dir / name, "rb", buffering=0) as f:
+            return len(f.readall())
+    start = time.monotonic()
+    with ThreadPoolExecutor(NAMED_READERS) as readers:
+        n_bytes = sum(readers.map(read_one, names))
+    seconds = time.monotonic() - start
+    if n_bytes != len(names) * PREFETCH_BYTES:
+        raise RuntimeError(f"the mount gave {n_bytes} bytes")
+    return seconds
+
+
+def cold_names(lab):
+    """Files of 110 KB that are not here, read through a mount by programs that know their names and list nothing, as from the index of a data set:
+    32 readers at a time, in an order of their own, each time by a node with nothing in it; against presigned requests for the same files straight from
+    the shaped origin over as many connections. The kernel asks whether a name is there before it opens it, so that each file is two round trips by
+    the mount, and one by them."""
+    count = QUICK_NAMED_FILES if lab.quick else NAMED_FILES
+    with lab.node() as far:
+        origin = NodeOrigin(far)
+        bucket = make_objects(lab, count, PREFETCH_BYTES, origin)
+        with lab.shaper(origin=origin, **SHAPE) as shaper:
+            client = harness.s3_client(shaper.endpoint, origin.access_key, origin.secret_key, signature_version="s3v4")
+            names = [entry["Key"] for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket) for entry in page["Contents"]]
+            targets, address = lab.targets(client, bucket, names)
+            orders = random.Random(1)
+
+            def by_mount():
+                orders.shuffle(names)
+                with lab.node(bucket, endpoint=shaper.endpoint, keep=True, origin=origin) as node, lab.mount(node, bucket) as mount:
+                    shaper.reset()
+                    with Usage(lambda: tree([node.pid, mount.pid])) as usage:
+                        seconds = read_named(mount, names)
+                    total = count * PREFETCH_BYTES
+                    sample = {"rate": count / seconds, "cpu_s_per_gb": usage.cpu_s / (total / 1e9), "memory_bytes": usage.memory_bytes, **asked(shaper, total)}
+                    bench("epoch", mount.dir, "--verify", "--epochs", 1)
+                return sample
+
+            def straight():
+                said = lab.get(address, targets, NAMED_READERS)
+                return {"rate": said["bytes"] / said["seconds"] / PREFETCH_BYTES}
+
+            taken, share = rounds(lab, {"mount": by_mount, "straight": straight})
+    row = pair_row(f"{count:,} cold files of 110 KB by their names through the mount, {NAMED_READERS} readers, of as many connections straight from the shaped origin "
+                   "(no goal here)", 0, [(ours["rate"], other["rate"]) for ours, other in zip(taken["mount"], taken["straight"])], share, "files/s")
+    return [{**row, "goal": "-", "met": None, "ours_cost": costs(taken["mount"])}]
 
 
 def empty(client, bucket):
@@ -339,4 +391,4 @@ def jobs_small(lab):
                       detail=f"{one['seconds']:.0f} s", ours_cost=costs([one])) for word, one in zip(("Import", "Export"), samples)]
 
 
-MEASURES = {"prefetch": prefetch, "prefetch_https": prefetch_https, "jobs": jobs, "jobs_small": jobs_small, "jobs_large": jobs_large}
+MEASURES = {"cold_names": cold_names, "prefetch": prefetch, "prefetch_https": prefetch_https, "jobs": jobs, "jobs_small": jobs_small, "jobs_large": jobs_large}

@@ -27,7 +27,7 @@ TITLES = {"warm": "Warm reads through the mount", "small": "Small files", "small
           "epoch": "Two epochs", "half": "Half a cache", "train": "Training", "checkpoint": "Checkpoints",
           "checkpoint_shards": "Checkpoints in shards", "checkpoint_back": "Checkpoints with write-back", "meta": "Names",
           "find": "Listing names", "scratch_writes": "Writes in place", "scratch_reads": "Reads of scratch files",
-          "scratch_creates": "Files with contents", "model": "Models", "prefetch": "Prefetch", "prefetch_https": "Prefetch over https", "jobs": "Import and export", "jobs_small": "Import and export of small objects",
+          "scratch_creates": "Files with contents", "model": "Models", "prefetch": "Prefetch", "prefetch_https": "Prefetch over https", "cold_names": "Cold files by name", "jobs": "Import and export", "jobs_small": "Import and export of small objects",
           "jobs_large": "Import and export of 10 GB", "memory": "Memory",
           "peers_warm": "Warm, beside peers", "peers_cold": "Cold, beside peers", "peers_small": "Small files, beside peers",
           "peers_checkpoint": "Checkpoints, beside peers", "peers_train": "Training, beside peers", "peers_s3": "Warm S3, beside peers",

@@ -195,6 +195,10 @@ static void XMLCALL on_start(void *arg, const XML_Char *name, const XML_Char **a
     size_t n = strlen(name);
     if (r->status)
         return;
+    if (n == 0) {
+        refuse(r, ERR_PROTOCOL, "an element has a prefix and no name");
+        return;
+    }
     if (r->depth == XML_DEPTH_MAX || r->path_n + n + 2 > sizeof r->path) {
         refuse(r, ERR_PROTOCOL, "elements nested too deep");
         return;

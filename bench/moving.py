@@ -193,8 +193,8 @@ def read_named(mount, names):
 def cold_names(lab):
     """Files of 110 KB that are not here, read through a mount by programs that know their names and list nothing, as from the index of a data set:
     32 readers at a time, in an order of their own, each time by a node with nothing in it; against presigned requests for the same files straight from
-    the shaped origin over as many connections. The kernel asks whether a name is there before it opens it, so that each file is two round trips by
-    the mount, and one by them."""
+    the shaped origin over as many connections. The kernel asks whether a name is there before it opens it; one round trip is both, once the node
+    has seen that such names are opened."""
     count = QUICK_NAMED_FILES if lab.quick else NAMED_FILES
     with lab.node() as far:
         origin = NodeOrigin(far)

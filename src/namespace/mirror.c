@@ -383,6 +383,8 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
     int r = fresh ? -ENOENT : mirror_recall(m, u->bucket, key, a, &found);
     if (r == 0 && found.is_directory && posix && full && !found.has_meta)
         r = stat_marker(m, u, key, mirror_generation(m, u->bucket, key), a, &found, e);
+    else if (r == 0 && found.is_absent && posix && !found.is_childless)
+        r = stat_directory(m, u, key, full, mirror_generation(m, u->bucket, key), a, &found, e);
     else if (r < 0 || !answers(&found, posix, full))
         r = stat_origin(m, u, key, posix, full, a, &found, e);
     if (r < 0)

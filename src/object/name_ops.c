@@ -133,6 +133,43 @@ static int stat_doubted(struct object_service *s, struct upstream *u, const stru
     return 0;
 }
 
+/* Whether a mount asks for a name of which nothing is known here, so that the origin is asked. */
+static bool is_looked_up(struct object_session *ses, const struct upstream *u, const struct wire_stat_req *q,
+                         struct arena *a)
+{
+    struct attr known;
+    return ses->via == WIRE_VIA_MOUNT && q->flags & WIRE_POSIX && !(q->flags & WIRE_FRESH) &&
+           mirror_key_is_path(q->key) &&
+           mirror_recall(ses->service->mirror, u->bucket, q->key, a, &known) < 0;
+}
+
+/* Whether the open that is likely to follow would find what came with its look-up, and ask for no less. */
+static bool may_fetch(struct object_service *s, const struct upstream *u, struct slice key)
+{
+    const struct bucket *b = u->bucket;
+    unsigned can = u->origin->capabilities;
+    return can & ORIGIN_CAN_RANGE && !(can & ORIGIN_BYTES_ALONE) &&
+           mirror_is_fresh(b, key, sys->real_ns(), /* is_absent= */ false) &&
+           bucket_keep(b, key) != RULE_KEEP_NEVER && !back_has(s->back, b->id, key) &&
+           lookups_expect_open(s->lookups, b->place, key);
+}
+
+/* What there is by a name that a mount looks up: with the first bytes of a file that is likely to be opened
+ * next. Where they cannot be had, it is asked for as always. */
+static int look_up(struct object_session *ses, struct upstream *u, const struct wire_stat_req *q,
+                   struct arena *a, struct attr *ret, struct err *e)
+{
+    struct object_service *s = ses->service;
+    struct err ignored = {0};
+    bool is_fetched = may_fetch(s, u, q->key) && object_look_up(ses, u, q->key, a, ret, &ignored) == 0;
+    int r = is_fetched ? 0
+                       : mirror_stat(s->mirror, u, q->key, /* posix= */ true, q->flags & WIRE_META,
+                                     /* fresh= */ false, a, ret, e);
+    if (r == 0 && !ret->is_directory)
+        lookups_note(s->lookups, u->bucket->place, q->key, ret->size_bytes <= STORE_BLOCK_BYTES, is_fetched);
+    return r;
+}
+
 int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct arena *a,
             struct wire_stat_rep *rep, struct err *e)
 {
@@ -148,9 +185,12 @@ int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct 
     if (believed == BELIEVED) {
         attr = cached;
     } else {
-        r = recall_old(ses, u->bucket, req, believed, &cached, a, &old)
-                ? stat_doubted(s, u, req, &old, a, &attr, e)
-                : mirror_stat(s->mirror, u, req->key, posix, full, req->flags & WIRE_FRESH, a, &attr, e);
+        if (recall_old(ses, u->bucket, req, believed, &cached, a, &old))
+            r = stat_doubted(s, u, req, &old, a, &attr, e);
+        else if (!has_cached && is_looked_up(ses, u, req, a))
+            r = look_up(ses, u, req, a, &attr, e);
+        else
+            r = mirror_stat(s->mirror, u, req->key, posix, full, req->flags & WIRE_FRESH, a, &attr, e);
         if (r < 0)
             return err_prefix(e, r, "%s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
         if (has_cached && is_same_version(s, u->bucket, req->key, &cached, &attr))

@@ -107,6 +107,7 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
     moved_init(&s->moved);
+    s->lookups = lookups_new();
     s->gate = gate_new(&config->gate);
     s->services = service_table_new();
     s->values = values_new(budget_total(config->budget) / VALUES_SHARE);
@@ -205,6 +206,7 @@ void object_service_close(struct object_service *s)
     budget_free(s->value_budget);
     budget_free(s->part_budget);
     moved_fini(&s->moved);
+    lookups_free(s->lookups);
     cond_fini(&s->upload_ended);
     lock_fini(&s->upload_lock);
     lock_fini(&s->keep_lock);

@@ -9,6 +9,7 @@
 #include "object/fill.h"
 #include "object/gate.h"
 #include "object/intent.h"
+#include "object/lookups.h"
 #include "object/moved.h"
 #include "object/object.h"
 #include "object/usage.h"
@@ -113,6 +114,7 @@ struct object_service {
     struct intents *intents;       /* changes of names that mounts may ask for again */
     struct unfinished *unfinished; /* uploads that may be left at origins */
     struct moved moved;            /* by renames of directories */
+    struct lookups *lookups;       /* by mounts, of files that nobody listed */
     struct object_stripe stripes[OBJECT_STRIPES];
     atomic_bool unlimited; /* the node stops: nobody waits for limits of origins any more */
     /* The node stops: what origins do not answer, and then all that is under way there, is given up. */
@@ -328,6 +330,11 @@ void writer_unref(struct writer *w); /* the last one drops what was not committe
 /* Whether the commit may be asked for once more after one that was given up: the body is whole and here, and
  * it makes no difference whether the origin has it already. */
 bool writer_may_repeat(struct object_session *ses, uint64_t handle);
+/* What the origin has by a name of which nothing is known, with the first bytes, which are cached by then: as
+ * many as an open of a small file would wait for. In the arena. -ENOENT; any other error says no more than
+ * that it is to be asked for otherwise. */
+int object_look_up(struct object_session *ses, struct upstream *u, struct slice key, struct arena *a,
+                   struct attr *ret, struct err *e);
 /* if_match and if_none_match of an open: ERR_PRECONDITION, ERR_NOT_MODIFIED. also: another ETag that the
  * version is known by; empty: none. */
 int object_check_conditions(const struct wire_open_req *req, struct slice etag, struct slice also,

@@ -418,6 +418,13 @@ static int discover(struct opener *o, bool whole, struct err *e)
     return r < 0 ? r : admit(o, &o->attr, &o->extent, e);
 }
 
+/* For a look-up alone: bytes that the cache does not take would come twice. */
+static int admit_looked_up(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
+{
+    int r = admit_discovered(arg, attr, ret, e);
+    return r == 0 && !*ret ? err_set(e, ERR_NOT_ADMITTED, "not cached") : r;
+}
+
 /* Whether of so large an object all is waited for at once: when a mount opens it, and by S3 where no less is
  * sent (FILL_LEAST_BYTES). */
 static bool waits_for_all(const struct opener *o, uint64_t size)
@@ -492,6 +499,52 @@ static bool open_warm(struct opener *o)
         return true;
     extent_unref(TAKE_PTR(o->extent));
     return false;
+}
+
+/* ---- look-ups ---- */
+
+static int look_up(struct opener *o, struct err *e)
+{
+    o->seen = mirror_generation(o->service->mirror, o->bucket, o->req->key);
+    if (mirror_recall(o->service->mirror, o->bucket, o->req->key, o->arena, &o->attr) == 0 ||
+        load_entry(o) == 0)
+        return err_set(e, -EEXIST, "known meanwhile");
+    int r = fill_discover(o->service->fills, o->upstream, o->req->key, plan_discover(0, o->req->expect),
+                          /* whole= */ true, admit_looked_up, o, o->arena, &o->attr, &o->fill, e);
+    if (r == -ENOENT) {
+        struct attr absent = {.is_absent = true, .confirmed_ns = sys->real_ns()};
+        mirror_learn(o->service->mirror, o->bucket, o->req->key, &absent, o->seen);
+    }
+    return r;
+}
+
+int object_look_up(struct object_session *ses, struct upstream *u, struct slice key, struct arena *a,
+                   struct attr *ret, struct err *e)
+{
+    const struct wire_open_req req = {.bucket = slice_str(u->bucket->name),
+                                      .key = key,
+                                      .via = WIRE_VIA_MOUNT,
+                                      .expect = OBJECT_WHOLE_AT_OPEN};
+    struct opening opening = {.bucket = u->bucket, .key = key};
+    struct opener o = {.session = ses,
+                       .service = ses->service,
+                       .req = &req,
+                       .arena = a,
+                       .upstream = u,
+                       .bucket = u->bucket,
+                       .opening = &opening};
+    int r = object_opening_try(o.service, &opening, e);
+    if (r < 0)
+        return r;
+    r = look_up(&o, e);
+    object_opening_leave(o.service, &opening);
+    if (r == ERR_NOT_ADMITTED)
+        lookups_doubt(o.service->lookups, u->bucket->place, key);
+    if (r == 0)
+        *ret = o.attr;
+    fill_unref(o.fill);
+    extent_unref(o.extent);
+    return r;
 }
 
 /* ---- OPEN ---- */
@@ -657,9 +710,12 @@ static int open_version(struct opener *o, struct wire_open_rep *rep, struct err 
         result = check_conditions(o, o->attr.etag, e);
     if (result < 0)
         return result;
-    bool cold = !warm && (o->fill || !o->extent || extent_present_bytes(o->extent) == 0);
-    /* What this open itself fetches was not there before it, however soon it arrives. */
-    uint64_t present = o->fill || !o->extent ? 0 : extent_present_bytes(o->extent);
+    /* What this open itself fetches was not there before it, however soon it arrives; nor was what its
+     * look-up fetched. */
+    bool has_come =
+        o->req->via == WIRE_VIA_MOUNT && lookups_opened(o->service->lookups, o->bucket->place, o->req->key);
+    uint64_t present = o->fill || !o->extent || has_come ? 0 : extent_present_bytes(o->extent);
+    bool cold = present == 0 && (!warm || has_come);
     struct reader *r = reader_new(o);
     result = start_reading(r, o->req, e);
     if (result == 0)

@@ -65,6 +65,29 @@ def test_many_readers_wait_for_the_origin_together(bucket, mount, new_shaper):
     assert shaper.stats()["max_in_flight"] > 32
 
 
+def test_a_cold_file_that_nobody_listed_costs_one_request(bucket, mount, new_shaper):
+    """Its look-up and its open ask the origin once together, where such files were opened when they had been looked up before. What is only
+    looked at is not fetched."""
+    shaper = new_shaper(before=bucket.origin)
+    name = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    top = mount(name).path
+    bodies = {f"train/{i}/{i}.jpg": harness.random_bytes(5000 + i, seed=i) for i in range(24)}
+    looked_at = [f"train/{i}/{i}.json" for i in range(24)]
+    for key, body in [*bodies.items(), *((key, b"{}") for key in looked_at)]:
+        bucket.truth.put_object(Bucket=name, Key=key, Body=body)
+        os.listdir(top / "train")  # and so there are directories, which are asked for no more
+        (top / key).parent.stat()
+    for key in list(bodies)[:8]:
+        assert (top / key).read_bytes() == bodies[key]
+    shaper.reset()
+    for key in list(bodies)[8:]:
+        assert (top / key).read_bytes() == bodies[key]
+    for key in looked_at:
+        assert (top / key).stat().st_size == 2
+    kinds = {kind: said["requests"] for kind, said in shaper.stats()["kinds"].items() if said["requests"]}
+    assert kinds == {"get_range": 16, "head": len(looked_at)}
+
+
 @pytest.mark.parametrize("passthrough", MODES)
 def test_random_reads_of_a_cold_file(bucket, mount, passthrough):
     """Reads at random places and lengths give the bytes of those places, and none beyond the end."""

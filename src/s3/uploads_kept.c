@@ -171,12 +171,15 @@ static int load(struct upload *w, uint64_t *last_ns, struct err *e)
 static int resume(struct uploads *u, struct slice bucket, struct slice name, struct slice key, const char *id,
                   uint64_t created_ns, struct err *e)
 {
-    struct upload *w = upload_new(u, &(struct part_sums){0}, /* opaque= */ false);
+    struct upload *w;
     uint64_t last_ns = created_ns;
     struct sink sink;
     enum s3_error error;
     int status;
 
+    if (u->n == UPLOADS_MAX) /* a kill may leave the record of one that was refused for that */
+        return err_set(e, -ENOSPC, "%d are open, and no more may be", UPLOADS_MAX);
+    w = upload_new(u, &(struct part_sums){0}, /* opaque= */ false);
     memcpy(w->id, id, sizeof w->id);
     w->is_kept = true;
     w->created_ns = created_ns;
@@ -195,7 +198,7 @@ static int resume(struct uploads *u, struct slice bucket, struct slice name, str
     w->touched_ns = uploads_touched_ns(sys->mono_ns(), sys->real_ns(), last_ns);
     sink = w->sink;
     error = uploads_link(u, w, &sink);
-    assert(!error); /* no more were open than may be */
+    assert(!error); /* nobody else begins one yet */
     return 0;
 }
 

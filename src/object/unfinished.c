@@ -119,6 +119,16 @@ static void put(struct unfinished *t, struct entry *x)
     t->all = x;
 }
 
+static void put_last(struct unfinished *t, struct entry *x)
+{
+    LOCK_SCOPE(&t->lock);
+    struct entry **at = &t->all;
+    while (*at)
+        at = &(*at)->next;
+    x->next = NULL;
+    *at = x;
+}
+
 static struct entry **find_locked(struct unfinished *t, const uint8_t place[PLACE_BYTES], struct slice id,
                                   bool is_left)
 {
@@ -242,7 +252,7 @@ int unfinished_tidy(struct unfinished *t, struct upstream *u)
             log_warn("object", "%s: an upload of %s that was cut cannot be aborted yet: %s", u->bucket->name,
                      x->key, e.text);
         x->is_told = true;
-        put(t, x);
+        put_last(t, x); /* it may be refused for ever: the next turn begins with another */
     }
     return r;
 }

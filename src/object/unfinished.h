@@ -33,8 +33,8 @@ void unfinished_close(struct unfinished *t);
 /* What this origin begins is noted from now on (origin_note_upload). Before others have the upstream, which
  * is closed before the table. */
 void unfinished_watch(struct unfinished *t, struct upstream *u);
-/* Aborts what is left at the upstream's place, each by one try; after the first failure no more. 0, or that
- * failure. */
+/* Aborts what is left at the upstream's place, each by one try; after the first failure no more, and the next
+ * time that one comes last. 0, or that failure. */
 int unfinished_tidy(struct unfinished *t, struct upstream *u);
 /* The same for all buckets: 2 s after one was left, then after twice as long each time, up to once a minute.
  * The steward's. */

@@ -138,6 +138,39 @@ static void test_one_place_is_asked(void **state)
     fixture_free(f);
 }
 
+static int abort_unless_refused(struct origin *o, struct slice key, struct slice id, struct err *e)
+{
+    (void)o, (void)id;
+    return slice_eq_str(key, "refused") ? err_set(e, ERR_ORIGIN_DENIED, "it may not be aborted") : 0;
+}
+
+/* One that the service will not have aborted keeps none of the others from it. (Fails where it is put in
+ * front again.) */
+static void test_one_that_is_refused_comes_last(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new();
+    char name[BUCKET_GUEST_NAME_SIZE];
+    struct upstream *u = guest_of(f, URL KEYS, name);
+    const struct origin_ops *own = u->origin->ops;
+    struct origin_ops refusing = *own;
+    refusing.upload_abort = abort_unless_refused;
+    u->origin->ops = &refusing;
+    const struct slice keys[] = {SLICE_LIT("a"), SLICE_LIT("refused"), SLICE_LIT("b"), SLICE_LIT("refused")};
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        char id[] = {(char)('1' + i), '\0'};
+        origin_note_upload(u->origin, keys[i], slice_str(id));
+        origin_note_upload_end(u->origin, slice_str(id), /* is_gone= */ false);
+    }
+    assert_int_equal(left(f), ARRAY_SIZE(keys));
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        assert_int_equal(unfinished_tidy(f->service->unfinished, u), ERR_ORIGIN_DENIED);
+    assert_int_equal(left(f), 2);
+    u->origin->ops = own;
+    close_guest(f, u, name);
+    fixture_free(f);
+}
+
 /* Records that are damaged keep no node from starting. */
 static void test_damaged_records_are_passed_over(void **state)
 {
@@ -161,6 +194,7 @@ int main(void)
         cmocka_unit_test(test_what_is_under_way_is_left_by_a_kill),
         cmocka_unit_test(test_two_may_note_one),
         cmocka_unit_test(test_one_place_is_asked),
+        cmocka_unit_test(test_one_that_is_refused_comes_last),
         cmocka_unit_test(test_damaged_records_are_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

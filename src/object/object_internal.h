@@ -18,6 +18,7 @@
 #define OBJECT_SERVICE_MAGIC 0x6f626a73u
 #define OBJECT_SESSION_MAGIC 0x6f736573u
 #define OBJECT_STRIPES       256
+#define UPLOADS_LEFT_MAX     16
 #define OBJECT_HANDLES_MAX   65536  /* per session */
 #define OBJECT_OF_USERS_MAX  131072 /* of all sessions of users together */
 /* Most of one TREE_READ, TREE_WRITE or TREE_APPEND. */
@@ -151,7 +152,12 @@ struct object_service {
     struct upload_slot *upload_slots;
     struct upload_here *uploads_here; /* those that somebody has open */
     uint64_t upload_turn_ns;          /* the steward's: not before */
-    struct lock expire_lock;          /* covers expire_turns */
+    struct upload_left {
+        uint64_t bucket_id;
+        struct id128 id;
+    } uploads_left[UPLOADS_LEFT_MAX]; /* the steward's: where its next turn goes on in buckets that failed */
+    size_t n_uploads_left;
+    struct lock expire_lock; /* covers expire_turns */
     struct expire_turn *expire_turns;
     struct lock walk_lock;  /* of who counts for quota and keep: two would each drop what is too much */
     struct lock quota_lock; /* covers quotas; taken before the steward's own */

@@ -27,10 +27,10 @@
 #include "origin/meta.h"
 
 #define RECORD_ARENA     (2 * UPLOAD_RECORD_MAX)
-#define ANSWER_ARENA     (8 * MIB) /* ETags and checksums of all parts */
-#define COMPLETED_KEPT_S 86400     /* for clients that ask again */
-#define TURN_MAX         64        /* uploads that one walk finds */
-#define FAILED_MAX       16        /* buckets where something fails in one turn */
+#define ANSWER_ARENA     (8 * MIB)        /* ETags and checksums of all parts */
+#define COMPLETED_KEPT_S 86400            /* for clients that ask again */
+#define TURN_MAX         64               /* uploads that one walk finds */
+#define FAILED_MAX       UPLOADS_LEFT_MAX /* buckets where something fails in one turn */
 #define TRY_AGAIN_NS     600000000000ull
 
 struct ending {
@@ -392,6 +392,45 @@ static bool has_failed(const struct stale *t, uint64_t bucket_id)
     return false;
 }
 
+static struct upload_left *find_left(struct object_service *s, uint64_t bucket_id)
+{
+    for (size_t i = 0; i < s->n_uploads_left; i++)
+        if (s->uploads_left[i].bucket_id == bucket_id)
+            return &s->uploads_left[i];
+    return NULL;
+}
+
+/* By an earlier turn, which went no further in that bucket. */
+static bool was_tried(const struct stale *t, uint64_t bucket_id, struct id128 id)
+{
+    const struct upload_left *left = find_left(t->service, bucket_id);
+    return left && memcmp(id.b, left->id.b, sizeof(id.b)) <= 0;
+}
+
+/* The bucket is left out from now on, and the next turn goes on behind this upload: it may be refused for
+ * ever. */
+static void note_failed(struct stale *t, uint64_t bucket_id, struct id128 id)
+{
+    struct object_service *s = t->service;
+    struct upload_left *left = find_left(s, bucket_id);
+    t->failed[t->n_failed++] = bucket_id;
+    if (!left && s->n_uploads_left < UPLOADS_LEFT_MAX)
+        left = &s->uploads_left[s->n_uploads_left++];
+    if (left)
+        *left = (struct upload_left){bucket_id, id};
+}
+
+/* Buckets of which the last upload was reached have their first one next. */
+static void begin_anew(struct stale *t)
+{
+    struct object_service *s = t->service;
+    size_t kept = 0;
+    for (size_t i = 0; i < s->n_uploads_left; i++)
+        if (has_failed(t, s->uploads_left[i].bucket_id))
+            s->uploads_left[kept++] = s->uploads_left[i];
+    s->n_uploads_left = kept;
+}
+
 static int note_stale(void *arg, uint64_t bucket_id, const struct upload_record *u)
 {
     struct stale *t = arg;
@@ -399,7 +438,7 @@ static int note_stale(void *arg, uint64_t bucket_id, const struct upload_record 
     if (u->location.n > 0 && b) /* the front end knows who works on it */
         return 0;
     uint64_t kept_ns = u->completed ? COMPLETED_KEPT_S * 1000000000ull : b ? b->p.upload_expiry * 1000000 : 0;
-    if (u->at_ns + kept_ns >= t->now_ns || has_failed(t, bucket_id))
+    if (u->at_ns + kept_ns >= t->now_ns || has_failed(t, bucket_id) || was_tried(t, bucket_id, u->id))
         return 0;
     t->v[t->n].bucket = TAKE_PTR(b);
     t->v[t->n].bucket_id = bucket_id;
@@ -460,7 +499,7 @@ static bool end_some(struct stale *t)
     for (size_t i = 0; i < t->n; i++) {
         uint64_t id = t->v[i].bucket_id;
         if (t->n_failed < FAILED_MAX && !has_failed(t, id) && end_stale(t, i) < 0)
-            t->failed[t->n_failed++] = id;
+            note_failed(t, id, t->v[i].record.id);
         bucket_unref(t->v[i].bucket);
         free(t->v[i].key);
     }
@@ -480,6 +519,8 @@ void upload_turn(struct object_service *s)
     t->now_ns = sys->real_ns();
     while (end_some(t)) /* others do not wait for a bucket that fails */
         continue;
+    if (!t->broken && t->n < TURN_MAX)
+        begin_anew(t);
     s->upload_turn_ns = t->broken || t->n_failed > 0 ? sys->mono_ns() + TRY_AGAIN_NS : 0;
     free(t);
 }

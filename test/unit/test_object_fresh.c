@@ -332,6 +332,50 @@ static void test_an_abandoned_upload_holds_nobody_up(void **state)
     end_uploads(u);
 }
 
+static unsigned begun, aborted;
+
+static int begin_numbered(struct origin *o, const struct origin_put *p, char ret_id[ORIGIN_UPLOAD_ID_MAX],
+                          bool *ret_sums, struct err *e)
+{
+    (void)o, (void)p, (void)ret_sums, (void)e;
+    (void)snprintf(ret_id, ORIGIN_UPLOAD_ID_MAX, "%u", ++begun);
+    return 0;
+}
+
+static int abort_all_but_two(struct origin *o, struct slice key, struct slice id, struct err *e)
+{
+    (void)o, (void)key;
+    if (slice_eq_str(id, "1") || slice_eq_str(id, "3"))
+        return err_set(e, ERR_ORIGIN_DENIED, "it may not be aborted");
+    aborted++;
+    return 0;
+}
+
+/* Those that the origin will not have aborted keep no others of their bucket from it. (Fails where each turn
+ * begins with the first.) */
+static void test_an_abandoned_upload_that_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct origin_ops ops;
+    set_bucket(f, "upload_expiry=1s\n");
+    steward_stop(TAKE_PTR(f->service->steward)); /* its turns are made here */
+    struct upstream *u = begin_uploads(f, &ops);
+    ops.upload_create = begin_numbered;
+    ops.upload_abort = abort_all_but_two;
+    for (int i = 0; i < 5; i++) {
+        struct wire_upload_create_req create = {.bucket = SLICE_LIT("data"), .key = SLICE_LIT("k")};
+        struct wire_upload_create_rep made;
+        assert_int_equal(object_upload_create(f->session, &create, f->arena, &made, NULL), 0);
+    }
+    for (int i = 0; i < 600 && aborted < 3; i++) {
+        (void)usleep(100000);
+        f->service->upload_turn_ns = 0;
+        upload_turn(f->service);
+    }
+    assert_int_equal(aborted, 3);
+    end_uploads(u);
+}
+
 /* ---- asking ---- */
 
 static uint32_t confirm(struct fixture *f, const char *key)
@@ -733,6 +777,7 @@ int main(void)
         TEST(test_an_upload_that_is_told_no_etag),
         TEST(test_a_part_whose_reply_was_lost_is_ended),
         TEST(test_an_abandoned_upload_holds_nobody_up),
+        TEST(test_an_abandoned_upload_that_is_refused),
         TEST(test_confirm),
         TEST(test_confirm_that_is_cancelled),
         TEST(test_confirm_of_names),

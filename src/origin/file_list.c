@@ -28,7 +28,8 @@
 #include <fcntl.h>
 #include <limits.h>
 
-#define PAGE_MAX 1000
+#define PAGE_MAX   1000
+#define NAME_BYTES (PATH_MAX + 1) /* with '/' and the end; not every file system keeps to NAME_MAX */
 
 struct place {
     dev_t dev;
@@ -40,8 +41,8 @@ struct walk {
     const struct file_origin *origin;
     int root;
     struct walk_page page;
-    bool directories;                              /* each is an entry */
-    char key[ORIGIN_KEY_MAX_BYTES + NAME_MAX + 2]; /* of the directory being walked: "" or ends with '/' */
+    bool directories;                            /* each is an entry */
+    char key[ORIGIN_KEY_MAX_BYTES + NAME_BYTES]; /* of the directory being walked: "" or ends with '/' */
     struct err *err;
 };
 
@@ -59,7 +60,7 @@ struct names {
 struct level {
     struct place here;
     struct stat st;
-    char past[NAME_MAX + 2]; /* the last name dealt with */
+    char past[NAME_BYTES]; /* the last name dealt with */
 };
 
 static void names_fini(struct names *x)

@@ -99,6 +99,57 @@ static void test_names_longer_than_any_key(void **state)
     }
 }
 
+#define LONGEST 765 /* bytes: 255 characters of three, as vfat and NTFS have them */
+
+static const struct sys *short_sys;
+static union {
+    struct dirent d;
+    char room[offsetof(struct dirent, d_name) + LONGEST + 1];
+} longest;
+
+static int readdir_of_long_names(DIR *d, struct dirent **ret)
+{
+    int r = short_sys->readdir(d, ret);
+    if (r == 0 && *ret && strcmp((*ret)->d_name, "L") == 0)
+        *ret = &longest.d;
+    return r;
+}
+
+/* Nor do those harm that are longer than NAME_MAX, as some file systems have them, however deep they lie.
+ * (Seen to write behind `key` with room for NAME_MAX.) */
+static void test_names_longer_than_any_of_unix(void **state)
+{
+    char dir[5 * 201 + 1] = "", wanted[ORIGIN_KEY_MAX_BYTES + 1];
+    struct origin_attr attr;
+    struct buf _cleanup_buf_ got = BUF_INIT(KIB * 8), want = BUF_INIT(KIB * 8);
+    for (size_t i = 0; i < 5; i++) {
+        memset(dir + i * 201, 'k', 200);
+        dir[i * 201 + 200] = '/';
+        dir[i * 201 + 201] = '\0';
+    }
+    assert_int_equal(put(dir, 0, &attr), 0);
+    int _cleanup_close_ fd =
+        open(arena_printf(T.arena, "%s/%s", T.dir, dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    touch_in(fd, 'L', 1, false);
+    touch_in(fd, 'e', 1, false);
+    longest.d.d_type = DT_REG;
+    memset(longest.room + offsetof(struct dirent, d_name), 'L', LONGEST);
+    memset(wanted, 'L', ORIGIN_KEY_MAX_BYTES);
+    memcpy(wanted, dir, strlen(dir));
+    wanted[ORIGIN_KEY_MAX_BYTES] = '\0';
+    assert_int_equal(buf_printf(&want, "%s\n%se\n", wanted, dir), 0);
+    struct sys of_long_names = *sys;
+    short_sys = sys;
+    of_long_names.readdir = readdir_of_long_names;
+    sys = &of_long_names;
+    tells_unfit = true;
+    list_all("", 0, 10, NULL, &got);
+    tells_unfit = false;
+    sys = short_sys;
+    assert_true(slice_eq(buf_view(&got), buf_view(&want)));
+}
+
 /* A link that leads nowhere, or out, is nothing; one whose target cannot be looked at fails the listing, as a
  * file does: a shorter listing would look whole, and `sync --delete` removes what it lacks. (Seen to fail
  * with any error of a link's stat as "nothing".) */
@@ -147,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_deep_tree_fits_a_small_stack),
         TEST(test_names_longer_than_any_key),
+        TEST(test_names_longer_than_any_of_unix),
         TEST(test_links_that_cannot_be_followed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,6 +60,8 @@
 #define MEMTABLE_BLOOM   0.02 /* of a write buffer: some 20 bits for a key of the namespace */
 #define WRITE_BUFFER_MIN (1 * MIB)
 #define LOCK_TEXT_MAX    128
+#define LOG_HEADERS      5 /* HEADER_LEVEL of rocksdb/env.h */
+#define OPENING_BYTES    (4 * MIB)
 #define LOCK_CLOSED      "closed\n"
 #define CUT_NAME         "forebay-cut"
 #define PATH_BYTES       8192
@@ -171,7 +173,9 @@ static void set_options(struct kv_rocksdb *r, const struct kv_options *o)
     rocks.options_set_skip_checking_sst_file_sizes_on_db_open(r->options, 1);
     rocks.options_set_stats_dump_period_sec(r->options, 0);
     rocks.options_set_stats_persist_period_sec(r->options, 0);
-    rocks.options_set_info_log_level(r->options, 2);
+    /* A second line that finds no room in its file LOG aborts the process: nothing but what it has to say at
+     * the opening, for which take_room sees to it that there is some. Errors are told to who meets them. */
+    rocks.options_set_info_log_level(r->options, LOG_HEADERS);
     rocks.options_set_keep_log_file_num(r->options, 2);
     rocks.options_set_max_log_file_size(r->options, MIB);
     /* It has a line for each flush and compaction since the opening, all of which the next opening reads: by
@@ -358,6 +362,24 @@ static void judge(struct kv_rocksdb *r, const struct kv_wal *w, bool was_cut)
         forget_damage(r);
 }
 
+/* Whether there is room for what RocksDB writes in any opening; where there is none it aborts the process.
+ * Only a file that is made finds out about quotas, inodes and what is kept for others. */
+static int take_room(const struct kv_rocksdb *r, struct err *e)
+{
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof(path), "%s/forebay-room", r->path);
+    int fd = sys->open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_errno(e, fd, "open %s", path);
+    int code = sys->fallocate(fd, /* mode= */ 0, 0, OPENING_BYTES);
+    (void)sys->close(fd);
+    (void)sys->unlink(path);
+    if (code == -ENOSPC || code == -EDQUOT)
+        return err_errno(e, code, "%s: to be opened it needs %d MiB of room, which is not there", r->path,
+                         (int)(OPENING_BYTES / MIB));
+    return 0; /* where nothing can be taken ahead, the opening will tell */
+}
+
 static int open_db(struct kv_rocksdb *r, struct err *e)
 {
     struct kv_wal wal;
@@ -369,6 +391,8 @@ static int open_db(struct kv_rocksdb *r, struct err *e)
     if (code < 0)
         return err_errno(e, code, "%s: read the log", r->path);
     if (wal.damaged && !was_cut && !r->read_only && (code = note_damage(r, e)) < 0)
+        return code;
+    if (!r->read_only && (code = take_room(r, e)) < 0)
         return code;
     r->db = r->read_only
                 ? rocks.open_for_read_only(r->options, r->path, /* error_if_wal_file_exists= */ 0, &text)

@@ -93,7 +93,9 @@ STAND_IN int fsync(int fd)
     return (int)syscall(SYS_fsync, fd);
 }
 
-static _Atomic bool disk_is_full, tables_find_no_room; /* the first for logs */
+/* The first for logs; the second also for what RocksDB tells of them; the last for all that is written or
+ * taken ahead. */
+static _Atomic bool disk_is_full, tables_find_no_room, nothing_finds_room;
 
 static bool is_of_kind(int fd, const char *kind)
 {
@@ -105,11 +107,21 @@ static bool is_of_kind(int fd, const char *kind)
 
 STAND_IN ssize_t write(int fd, const void *p, size_t n)
 {
-    if ((disk_is_full && is_of_kind(fd, ".log")) || (tables_find_no_room && is_of_kind(fd, ".sst"))) {
+    if ((disk_is_full && is_of_kind(fd, ".log")) ||
+        (tables_find_no_room && (is_of_kind(fd, ".sst") || is_of_kind(fd, "/LOG"))) || nothing_finds_room) {
         errno = ENOSPC;
         return -1;
     }
     return syscall(SYS_write, fd, p, n);
+}
+
+STAND_IN int fallocate(int fd, int mode, off_t offset, off_t n)
+{
+    if (nothing_finds_room) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return (int)syscall(SYS_fallocate, fd, mode, offset, n);
 }
 
 /* ---- helpers ---- */
@@ -610,7 +622,7 @@ static void test_a_full_disk_is_told(void **state)
 }
 
 /* Where a table found no room the log is as it was: what RocksDB refuses for that goes on when there is room.
- * (It does not where write_failed keeps every fault.) */
+ * (It does not where write_failed keeps every fault; with RocksDB's warnings it aborts the process.) */
 static void test_a_table_without_room(void **state)
 {
     struct kv *kv = open_or_fail("db");
@@ -656,6 +668,23 @@ static void test_a_log_without_room_for_anything(void **state)
     kv_close(kv);
 }
 
+/* It is told, and nothing is lost. (Without take_room RocksDB aborts the process.) */
+static void test_an_opening_on_a_full_disk(void **state)
+{
+    struct kv *kv = open_or_fail("db");
+    put_number(kv, 0, KV_DURABLE);
+    kv_close(kv);
+    nothing_finds_room = true;
+    struct err e = {0};
+    assert_int_equal(open_at("db", /* read_only= */ false, &kv, &e), -ENOSPC);
+    nothing_finds_room = false;
+    assert_non_null(strstr(e.text, "needs 4 MiB of room"));
+    kv = open_or_fail("db");
+    assert_false(kv_is_cut(kv));
+    assert_true(has_number(kv, 'a', 0));
+    kv_close(kv);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -677,6 +706,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_full_disk_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_table_without_room, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_log_without_room_for_anything, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_opening_on_a_full_disk, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

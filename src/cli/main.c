@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -100,6 +101,7 @@ static int run(const struct command *c, int argc, char **argv)
 int main(int argc, char **argv)
 {
     keep_standard_descriptors();
+    (void)signal(SIGXFSZ, SIG_IGN); /* what `ulimit -f` forbids is one write's error, EFBIG */
     if (argc > 0 && mount_helper_is(argv[0]))
         return finish(mount_helper_run(argc, argv));
     if (argc < 2) {

@@ -521,3 +521,18 @@ def test_sighup_changes_the_log_level(new_node, tmp_path):
     assert "region" not in logged
     # It is told before it holds.
     harness.wait_until(lambda: node.cli("bucket", "ls") and " debug " in node.log(), what="lines of the new level")
+
+
+def test_a_limit_of_the_size_of_files_ends_no_node(new_node):
+    """`ulimit -f`: what would be larger is refused in words, the rest goes on. (Without SIGXFSZ ignored in main the node is killed.)"""
+    node, bucket, body = new_node(), harness.random_name(), harness.random_bytes(3 << 20)
+    node.cli("bucket", "create", bucket)
+    node.cli("put", "-q", "-", f"{bucket}/before", stdin=body)
+    before = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (2 << 20, before[1]))
+    refused = node.cli("put", "-q", "-", f"{bucket}/k", stdin=body, check=False)
+    assert refused.returncode == 1 and b"File too large" in refused.stderr
+    assert node.cli("cat", f"{bucket}/before", stdin=b"").stdout == body
+    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, before)
+    node.cli("put", "-q", "-", f"{bucket}/k", stdin=body)
+    assert node.cli("cat", f"{bucket}/k", stdin=b"").stdout == body

@@ -576,11 +576,12 @@ int back_no_room(struct back *b, uint64_t size_bytes, struct err *e)
     int r = say_over(b, e);
     if (r < 0)
         return r;
-    return err_set(e, -ENOSPC,
-                   "the disks of the cache have no room for a write of %" PRIu64
-                   " bytes: what they hold is pinned, kept for a bucket, in use, or not in the origin yet "
-                   "(see `forebay status` and `forebay du`)",
-                   size_bytes);
+    return err_set(
+        e, -ENOSPC,
+        "the disks of the cache have no room for a write of %" PRIu64
+        " bytes: what they hold is pinned, kept for a bucket, in use, or not in the origin yet, or "
+        "other files have filled their file systems (see `forebay status` and `forebay du`)",
+        size_bytes);
 }
 
 int back_wait_record(struct back *b, const struct bucket *bucket, struct slice key, struct err *e)

@@ -37,6 +37,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "kv/kv_recent.h"
 #include "kv/kv_wal.h"
 #include "kv/rocks.h"
@@ -62,6 +63,8 @@
 #define LOCK_TEXT_MAX    128
 #define LOG_HEADERS      5 /* HEADER_LEVEL of rocksdb/env.h */
 #define OPENING_BYTES    (4 * MIB)
+#define OPENING_THREADS  20 /* 16 of them open tables */
+#define STACK_BYTES      (64 * KIB)
 #define LOCK_CLOSED      "closed\n"
 #define CUT_NAME         "forebay-cut"
 #define PATH_BYTES       8192
@@ -380,6 +383,36 @@ static int take_room(const struct kv_rocksdb *r, struct err *e)
     return 0; /* where nothing can be taken ahead, the opening will tell */
 }
 
+static void *pass(void *arg)
+{
+    struct lock *gate = arg;
+    LOCK_SCOPE(gate);
+    return NULL;
+}
+
+/* Whether RocksDB can have its threads, at once; where it gets none it aborts the process. */
+static int take_threads(const struct kv_rocksdb *r, struct err *e)
+{
+    pthread_t threads[OPENING_THREADS];
+    struct lock gate;
+    size_t n = 0;
+    int code = 0;
+    lock_init(&gate, LOCK_LEAF);
+    lock_take(&gate);
+    while (code == 0 && n < OPENING_THREADS) {
+        code = thread_start(&threads[n], STACK_BYTES, pass, &gate);
+        n += code == 0;
+    }
+    lock_drop(&gate);
+    for (size_t i = 0; i < n; i++)
+        (void)pthread_join(threads[i], NULL);
+    lock_fini(&gate);
+    if (code < 0)
+        return err_errno(e, code, "%s: no more than %zu threads can be made (ulimit -u, pids.max)", r->path,
+                         n);
+    return 0;
+}
+
 static int open_db(struct kv_rocksdb *r, struct err *e)
 {
     struct kv_wal wal;
@@ -393,6 +426,8 @@ static int open_db(struct kv_rocksdb *r, struct err *e)
     if (wal.damaged && !was_cut && !r->read_only && (code = note_damage(r, e)) < 0)
         return code;
     if (!r->read_only && (code = take_room(r, e)) < 0)
+        return code;
+    if ((code = take_threads(r, e)) < 0)
         return code;
     r->db = r->read_only
                 ? rocks.open_for_read_only(r->options, r->path, /* error_if_wal_file_exists= */ 0, &text)

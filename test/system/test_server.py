@@ -536,3 +536,16 @@ def test_a_limit_of_the_size_of_files_ends_no_node(new_node):
     resource.prlimit(node.pid, resource.RLIMIT_FSIZE, before)
     node.cli("put", "-q", "-", f"{bucket}/k", stdin=body)
     assert node.cli("cat", f"{bucket}/k", stdin=b"").stdout == body
+
+
+@pytest.mark.parametrize("limit", [4, 9, 16])
+def test_a_node_without_threads_is_refused_in_words(tmp_path, limit):
+    """`ulimit -u` or a cgroup's pids.max. (Without take_threads in kv_rocksdb.c it ends by an abort.)"""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    user = 70000 + os.getpid()  # whose other processes would count
+    os.chown(tmp_path, user, user)
+    done = subprocess.run(["prlimit", f"--nproc={limit}", "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", harness.forebay_bin(), "serve",
+                           "--data", ".", "--listen", "127.0.0.1:0", "--wire", "127.0.0.1:0"], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}, timeout=60, check=False)
+    assert done.returncode == 1 and "threads can be made (ulimit -u, pids.max)" in done.stderr, done.stderr

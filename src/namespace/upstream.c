@@ -329,6 +329,11 @@ bool upstream_is_quitting(const struct upstream *u)
     return quit_level() != QUIT_NO || (soon && atomic_load(soon)) || (now && atomic_load(now));
 }
 
+bool upstream_is_stopped(const struct upstream *u)
+{
+    return u->origin->stop && atomic_load(u->origin->stop);
+}
+
 /* Whether what reads ahead has to wait for reads of others; *ret_yields: they are there. */
 static bool must_yield_locked(const struct upstream *u, bool ahead, bool *ret_yields)
 {

@@ -115,6 +115,8 @@ bool upstream_doubt_begin(struct upstream *u, struct upstream_doubt *d);
 bool upstream_doubt_end(struct upstream_doubt *d, int result);
 /* Whether what this thread does here is given up, or the node stops: nothing is tried again (base/quit.h). */
 bool upstream_is_quitting(const struct upstream *u);
+/* Whether the node stops and nothing is asked of the origin any more. */
+bool upstream_is_stopped(const struct upstream *u);
 /* Waits for a place among the concurrent requests, and for the bucket's limits; not when it is quitting.
  * Leave with the result of the request. */
 void upstream_enter(struct upstream *u);

@@ -682,7 +682,7 @@ int fill_wait(struct fill *f, uint64_t offset, uint64_t n, unsigned how, struct 
             pause_between_looks(f);
         if (fill_engine_stopping(f->engine))
             return err_set(e, ERR_CLOSED, "the node is stopping");
-        if (quit_is_now())
+        if (quit_is_now() || upstream_is_stopped(f->upstream)) /* which ends each part that is asked for */
             return canceled(e);
         int r = wait_step(f, offset, MIN(n, f->size - offset), how, a, &got, e);
         if (r < 0)

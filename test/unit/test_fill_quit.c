@@ -190,12 +190,40 @@ static void test_what_is_queued_is_not_begun(void **state)
     drop(f);
 }
 
+/* Bytes come, slowly, so that the readers' turns are not over; a node that stops ends them all the same.
+ * (With quit_is_now alone in fill_wait they ask for ever again for what ends at once, and the node waits for
+ * them.) */
+static void test_readers_of_a_slow_origin_end_when_the_node_stops(void **state)
+{
+    (void)state;
+    static const unsigned hows[] = {0, FILL_PATIENT, FILL_WHOLE};
+    for (size_t i = 0; i < ARRAY_SIZE(hows); i++) {
+        struct fixture *f = make_gated();
+        atomic_bool stopping = false;
+        f->u->origin->stop = &stopping;
+        struct waiter w[2] = {{.f = f, .n = SIZE, .how = hows[i], .fill = fill_of_new(f, "k", SIZE)}};
+        w[1] = w[0];
+        begin(&w[0]);
+        wait_until_asked(f, 1);
+        begin(&w[1]);
+        atomic_store(&stopping, true);
+        for (size_t k = 0; k < ARRAY_SIZE(w); k++) {
+            (void)pthread_join(w[k].thread, NULL);
+            assert_int_equal(w[k].result, -ECANCELED);
+        }
+        fill_unref(w[0].fill);
+        wait_until_idle(f);
+        drop(f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_reader_that_is_given_up_ends),
         cmocka_unit_test(test_others_get_what_they_wait_for),
         cmocka_unit_test(test_what_is_queued_is_not_begun),
+        cmocka_unit_test(test_readers_of_a_slow_origin_end_when_the_node_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

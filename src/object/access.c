@@ -14,6 +14,9 @@
  * checked here. Of others the client's kernel would have to be believed. No user gives files there modes and
  * owners by key (WIRE_MODES).
  *
+ * 6. No user keeps uploads here (UPLOAD_KEEP, UPLOAD_KEEP_PART, UPLOAD_RESUME): their records are the S3
+ * front end's, which bounds how many there are and believes them at the next start.
+ *
  * Sessions without a user (the node's own pair, trusted uids, the S3 front end, which checks each request by
  * itself) may do everything.
  */
@@ -36,7 +39,6 @@
     X(UPLOAD_LIST, upload_list, WRITE, bucket)                                                               \
     X(UPLOAD_COMPLETE, upload_complete, WRITE, bucket)                                                       \
     X(UPLOAD_ABORT, upload_abort, WRITE, bucket)                                                             \
-    X(UPLOAD_RESUME, upload_resume, WRITE, bucket)                                                           \
     X(REMOVE, remove, WRITE, bucket)                                                                         \
     X(COPY, copy, WRITE, bucket)                                                                             \
     X(SET_META, set_meta, WRITE, bucket)                                                                     \
@@ -99,8 +101,6 @@ static enum user_right right_of(uint32_t op, const void *req, struct slice *ret_
     case WIRE_OP_STRAND:
     case WIRE_OP_UPLOAD_WRITE:
     case WIRE_OP_UPLOAD_END:
-    case WIRE_OP_UPLOAD_KEEP:
-    case WIRE_OP_UPLOAD_KEEP_PART:
         return USER_MAY_ANY;
     default:
         return USER_MAY_MANAGE;

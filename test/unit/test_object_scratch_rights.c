@@ -475,6 +475,33 @@ static struct object_session *user_session(struct fixture *f, const char *name, 
     return s;
 }
 
+/* What is written to a handle is a user's, but no upload that the S3 front end finds at its next start is
+ * made of it: those it bounds itself. (Seen to fail with UPLOAD_KEEP among the operations on handles that any
+ * user may.) */
+static void uploads_that_are_here_are_the_front_ends(void **state)
+{
+    struct fixture *f = *state;
+    struct object_session *writer = user_session(f, "uploader", "writer", true);
+    const struct wire_put_open_req put = {.bucket = BUCKET,
+                                          .key = SLICE_LIT("upload"),
+                                          .size = UINT64_MAX,
+                                          .via = WIRE_VIA_API,
+                                          .flags = WIRE_STAGED | WIRE_LASTING};
+    struct wire_put_open_rep opened = {0};
+    struct wire_upload_keep_rep kept = {0};
+    struct wire_upload_resume_rep resumed = {0};
+    assert_int_equal(object_put_open(writer, &put, f->arena, &opened, &f->e), 0);
+    const struct wire_upload_keep_req keep = {.handle = opened.handle, .tag = SLICE_LIT(";md5;0")};
+    assert_int_equal(object_upload_keep(writer, &keep, f->arena, &kept, &f->e), -EACCES);
+    const struct wire_upload_keep_part_req part = {.handle = opened.handle, .number = 1};
+    struct wire_upload_keep_part_rep none;
+    assert_int_equal(object_upload_keep_part(writer, &part, f->arena, &none, &f->e), -EACCES);
+    const struct wire_upload_resume_req resume = {
+        .bucket = BUCKET, .key = put.key, .id = SLICE_LIT("0123456789abcdef0123456789abcdef")};
+    assert_int_equal(object_upload_resume(writer, &resume, f->arena, &resumed, &f->e), -EACCES);
+    object_session_free(writer);
+}
+
 /* A user's key does nothing with a tree where nobody tells whose the session is; a reader's changes nothing,
  * not even what every mode allows; and its session works on one bucket. (Seen to fail without the rows of
  * access.c.) */
@@ -929,6 +956,7 @@ int main(void)
         BOTH(what_is_open_is_opened_again),
         BOTH(an_old_request_opens_nothing),
         BOTH(keys_have_roles),
+        BOTH(uploads_that_are_here_are_the_front_ends),
         BOTH(bytes_by_handle),
         BOTH(mounts_of_a_user_are_bounded),
         BOTH(mounts_of_a_removed_user_are_forgotten),

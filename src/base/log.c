@@ -3,7 +3,8 @@
  *
  * Invariants:
  *  1. One call makes one line and one write(2); control characters in the text become '?', so that names
- * chosen by users cannot forge lines or drive a terminal.
+ * chosen by users cannot forge lines or drive a terminal: also U+0080 to U+009F, of which some take U+009B
+ * for ESC [.
  *  2. errno is the same after a call as before it.
  *
  * Failure modes: a line that cannot be written is dropped; lines above LINE_MAX_BYTES are cut.
@@ -68,6 +69,17 @@ bool log_enabled(enum log_level level)
     return (int)level <= current_level();
 }
 
+static void hide_controls(char *line, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)line[i], next = i + 1 < n ? (unsigned char)line[i + 1] : 0;
+        if (c < 0x20 || c == 0x7f)
+            line[i] = '?';
+        else if (c == 0xc2 && next >= 0x80 && next < 0xa0)
+            line[i] = line[i + 1] = '?';
+    }
+}
+
 static void PRINTF_LIKE(3, 0) write_line(enum log_level level, const char *area, const char *fmt, va_list ap)
 {
     char line[LINE_MAX_BYTES], when[32];
@@ -77,9 +89,7 @@ static void PRINTF_LIKE(3, 0) write_line(enum log_level level, const char *area,
     size_t used = n < 0 ? 0 : MIN((size_t)n, room - 1);
     n = vsnprintf(line + used, room - used, fmt, ap);
     used += n < 0 ? 0 : MIN((size_t)n, room - used - 1);
-    for (size_t i = 0; i < used; i++)
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-            line[i] = '?';
+    hide_controls(line, used);
     line[used++] = '\n';
     ssize_t put;
     do {

@@ -238,14 +238,19 @@ int mount_upgrade(const char *directory, uint64_t timeout_ms, struct mount_upgra
 
 /* ---- the side of the mount ---- */
 
+/* Root, and whose process this is. Who else is let in by allow_other is told numbers, but no names of what
+ * others do, and may not have published what they have half written. */
+static bool is_owners(fuse_req_t req)
+{
+    uid_t uid = fuse_req_ctx(req)->uid;
+    return uid == 0 || uid == geteuid();
+}
+
 /* 1: there is no answer yet. The keeper kills this process, and the kernel asks the next one again. That
  * waits for the node before it serves, however long: so it has to answer now. */
-static int upgrade(struct mount *m, fuse_req_t req, struct mount_upgrade_report *ret)
+static int upgrade(struct mount *m, struct mount_upgrade_report *ret)
 {
     struct err e = {0};
-    uid_t uid = fuse_req_ctx(req)->uid;
-    if (uid != 0 && uid != geteuid())
-        return -EPERM;
     if (!kept_facts(m->seat.kept)->can_resume)
         return -EOPNOTSUPP;
     if (!request_comes_again() && mount_probe_node(m, &e) < 0) {
@@ -287,22 +292,28 @@ void mount_op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, str
     struct err e = {0};
     int r = _IOC_SIZE(cmd) == out_size ? 0 : -ENOTTY;
     memset(&answer, 0, sizeof(answer));
+    if (r == 0 && (cmd == MOUNT_IOC_FLUSH || cmd == MOUNT_IOC_UPGRADE) && !is_owners(req))
+        r = -EPERM;
     if (r == 0 && cmd == MOUNT_IOC_FLUSH) {
         m->kind->flush(m, &answer.flush);
         answer.flush.pid = (uint32_t)kept_facts(m->seat.kept)->keeper_pid; /* which ends last */
     } else if (r == 0 && cmd == MOUNT_IOC_STATS) {
         stats_tell(m, &answer.stats);
+        if (!is_owners(req)) {
+            memset(answer.stats.slow, 0, sizeof(answer.stats.slow));
+            answer.stats.n_slow = 0;
+        }
     } else if (r == 0 && cmd == (unsigned)MOUNT_IOC_EXPLAIN) {
         r = explain(m, ino, in_buf, in_size, &answer.explain, &e);
     } else if (r == 0 && cmd == MOUNT_IOC_UPGRADE) {
-        r = upgrade(m, req, &answer.upgrade);
+        r = upgrade(m, &answer.upgrade);
         if (r == 1)
             return;
-    } else {
+    } else if (r == 0) {
         r = -ENOTTY;
     }
-    if (r == -ENOTTY)
-        (void)fuse_reply_err(req, ENOTTY);
+    if (r == -ENOTTY || r == -EPERM)
+        (void)fuse_reply_err(req, -r);
     else if (r == -EHOSTDOWN) /* said in the log */
         (void)fuse_reply_err(req, EHOSTDOWN);
     else if (r < 0)

@@ -5,10 +5,13 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 import pytest
 
@@ -416,6 +419,49 @@ def test_permissions_hold(s3_place):
         assert done.returncode == code, done.stderr
     done = subprocess.run(["chmod", "777", "secret"], timeout=200, stderr=subprocess.PIPE, cwd=top, **nobody)
     assert done.returncode != 0 and of(top / "secret")[1] == 0o600
+
+
+def test_strangers_learn_no_names_and_publish_nothing(s3_place):
+    """Who is let in by --allow-other and neither mounted it nor is root: is told numbers by `forebay mount --stats`, but no name below a
+    directory that is closed to him, and `forebay umount`, which he may not, sends nothing of what others are writing. (Seen to fail
+    without is_owners in mount/unmount.c.)"""
+    place = s3_place
+    top = place.mount(allow_other=True)
+    (top / "private").mkdir(mode=0o700)
+    for above in (place.work, top.parent):  # which nobody else may search
+        os.chmod(above, 0o711)
+
+    def slow(**who):
+        done = subprocess.run([place.node.binary, "mount", "--stats", "--json", top], stdout=subprocess.PIPE, check=True, timeout=200, **who)
+        return [x["target"] for x in json.loads(done.stdout)["slow"]]
+
+    def close_while_the_node_sleeps():
+        file = open(top / "private/name", "wb", buffering=0)
+        file.write(b"bytes")
+        os.kill(place.node.pid, signal.SIGSTOP)
+        try:
+            closing = threading.Thread(target=file.close)
+            closing.start()
+            time.sleep(0.3)
+        finally:
+            os.kill(place.node.pid, signal.SIGCONT)
+        closing.join()
+        return "private/name" in slow()
+
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    harness.wait_until(close_while_the_node_sleeps, what="a slow close is told of")
+    assert slow(**nobody) == []
+    code = "import os, sys\nfd = os.open('half', os.O_CREAT | os.O_WRONLY)\nos.write(fd, b'half')\nprint('written', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=top / "private", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout.readline() == "written\n"
+        done = subprocess.run([place.node.binary, "umount", top], stderr=subprocess.PIPE, text=True, timeout=200, **nobody)
+        place.flushed()
+        keys = [entry["Key"] for entry in place.truth.list_objects_v2(Bucket=place.name)["Contents"]]
+        assert keys == ["private/", "private/name"]
+        assert done.returncode == 1 and "Operation not permitted" in done.stderr
+        writer.communicate("", timeout=200)
+    place.flushed()
+    assert place.truth.get_object(Bucket=place.name, Key="private/half")["Body"].read() == b"half"
 
 
 def test_permissions_hold_of_what_appeared_meanwhile(new_node, origin, work):

@@ -15,7 +15,8 @@
  * most threads are blocked so, clients that are slower than SLOW_BYTES_PER_S are cut (front_workers.c).
  *  3. Memory for unfinished and queued heads stays below config.heads_bytes.
  *
- * Failure modes: out of descriptors, accepting pauses for a tick of the timer wheel.
+ * Failure modes: out of descriptors, or where the kernel watches a listener no more, accepting pauses for a
+ * tick of the timer wheel.
  */
 #include "server/front_internal.h"
 
@@ -274,6 +275,17 @@ static void admit(struct front *f, int fd, enum conn_kind kind, const struct soc
         begin_waiting(f, c, EPOLL_CTL_ADD, EPOLLIN | EPOLLONESHOT);
 }
 
+/* Lets another thread have the next connections. A listener is in no table, and is closed by front_free
+ * alone. */
+static void arm_listener(struct front *f, struct conn *listener)
+{
+    (void)conn_let_go(listener); /* armed for one event: nobody can have told it of another */
+    if (set_epoll(f, listener, listener->fd, EPOLL_CTL_MOD, EPOLLIN | EPOLLONESHOT))
+        return;
+    (void)conn_claim(listener, /* hung_up= */ false);
+    atomic_store(&f->listener_paused[listener->kind], true);
+}
+
 /* A listener has an event: takes some connections, then lets another thread have the next ones. */
 void front_accept(struct front *f, struct conn *listener)
 {
@@ -297,14 +309,14 @@ void front_accept(struct front *f, struct conn *listener)
             admit(f, fd, listener->kind, &peer, n);
     }
     if (!atomic_load(&f->draining))
-        front_arm(f, listener, EPOLLIN);
+        arm_listener(f, listener);
 }
 
 void front_resume_listeners(struct front *f)
 {
     for (int i = 0; i < CONN_KIND_COUNT; i++)
         if (atomic_exchange(&f->listener_paused[i], false) && !atomic_load(&f->draining))
-            front_arm(f, f->listeners[i], EPOLLIN);
+            arm_listener(f, f->listeners[i]);
 }
 
 /* ---- life ---- */

@@ -64,7 +64,8 @@ struct front {
     atomic_bool reserve_awake;
 
     struct conn *listeners[CONN_KIND_COUNT];
-    atomic_bool listener_paused[CONN_KIND_COUNT]; /* out of descriptors: armed again at the next tick */
+    atomic_bool listener_paused[CONN_KIND_COUNT]; /* out of descriptors or not watched: armed again at the
+                                                     next tick */
     struct metric_series *connections[CONN_KIND_COUNT];
 };
 

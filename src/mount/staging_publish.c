@@ -232,25 +232,25 @@ static bool is_same(const struct stat *a, const struct stat *b)
     return a->st_size == b->st_size && is_same_time(a->st_mtim, b->st_mtim);
 }
 
-static void look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes)
+/* Where the disk does not even say how large the file is, that is no size of 0. */
+static int look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes)
 {
     *ret_changes = atomic_load(&s->n_changes);
-    if (sys->fstat(staging_fd(s), ret_stat) < 0)
-        memset(ret_stat, 0, sizeof(*ret_stat));
+    return sys->fstat(staging_fd(s), ret_stat);
 }
 
 static bool is_as_seen(struct staging *s)
 {
     struct stat now;
     uint64_t changes;
-    look(s, &now, &changes);
+    if (look(s, &now, &changes) < 0)
+        return false;
     return (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(&now, &s->seen_stat);
 }
 
 void staging_mark_clean(struct staging *s)
 {
-    look(s, &s->seen_stat, &s->seen_changes);
-    s->is_clean = true;
+    s->is_clean = look(s, &s->seen_stat, &s->seen_changes) == 0; /* else it is published once more */
 }
 
 bool staging_is_clean_alone(struct staging *s)
@@ -288,8 +288,10 @@ static int publish_once(struct mount *m, struct staging *s, bool is_last, struct
     /* First the look: a store into a page that was touched after it, and before pages are write-protected,
      * goes with these bytes or, by another store's new time, with the next; after the protection each store
      * moves the time on. */
-    look(s, &seen, &changes);
-    int r = atomic_load(&s->may_be_mapped) ? sys->fdatasync(staging_fd(s)) : 0;
+    int r = look(s, &seen, &changes);
+    if (r < 0)
+        return err_errno(e, r, "state of the staging file");
+    r = atomic_load(&s->may_be_mapped) ? sys->fdatasync(staging_fd(s)) : 0;
     if (r < 0 && atomic_load(&s->fault) == 0)
         note_fault(s, r);
     s->seen_stat = seen;
@@ -313,7 +315,8 @@ static bool was_cut(struct staging *s, int code)
 {
     struct stat now;
     uint64_t changes;
-    look(s, &now, &changes);
+    if (look(s, &now, &changes) < 0)
+        return false;
     bool is_other = changes != s->seen_changes || !is_same(&now, &s->seen_stat);
     return now.st_size < s->seen_stat.st_size || (is_other && (code == -ENODATA || code == ERR_PROTOCOL));
 }

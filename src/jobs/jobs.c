@@ -20,6 +20,7 @@
 #include <inttypes.h>
 
 #define FORGET_AT_ONCE 16 /* of what is more than is kept, with each job that comes */
+#define AGAIN_NS       ((uint64_t)1000000000)
 
 void job_notes_free(struct job_note *f)
 {
@@ -414,14 +415,28 @@ void jobs_kick_locked(struct jobs *j)
         if (job->active || job->record.state != JOB_QUEUED)
             continue;
         atomic_store(&job->stop, false);
-        if (start_thread(j, job) < 0) /* tried again when the next job ends or is made */
+        if (start_thread(j, job) < 0) {
+            if (!j->is_short)
+                chore_call(&j->again);
+            j->is_short = true;
             return;
+        }
         (void)job_next_state(JOB_QUEUED, JOB_ON_BEGIN, &next);
         job->record.state = next; /* not committed: after a kill it is queued again either way */
         progress_committed(job);
         job->active = true;
         j->running++;
     }
+    j->is_short = false;
+}
+
+/* A turn of jobs.again: perhaps no other job ends, or is made, by which what is queued would begin. */
+static uint64_t start_again(void *arg)
+{
+    struct jobs *j = arg;
+    LOCK_SCOPE(&j->lock);
+    jobs_kick_locked(j);
+    return j->is_short ? AGAIN_NS : CHORE_UNTIL_CALLED;
 }
 
 /* ---- life ---- */
@@ -498,6 +513,7 @@ int jobs_open(struct object_service *objects, struct kv *control, const struct s
     lock_init(&j->lock, LOCK_JOBS);
     cond_init(&j->ended);
     j->session = object_session_new(objects, WIRE_VIA_API);
+    (void)chore_start(&j->again, CHORE_UNTIL_CALLED, start_again, j); /* without it other jobs do */
     object_service_extend(objects, jobs_call, j);
     int r = load(j, e);
     if (r < 0) {
@@ -523,6 +539,7 @@ void jobs_close(struct jobs *j)
     if (!j)
         return;
     jobs_stop(j);
+    chore_stop(&j->again);
     lock_take(&j->lock);
     while (j->running > 0)
         cond_wait(&j->ended, &j->lock);

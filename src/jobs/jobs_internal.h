@@ -1,6 +1,7 @@
 /* What jobs.c (table, records, scheduling), jobs_ops.c (operations) and run.c (one running job) share. */
 #pragma once
 
+#include "base/chore.h"
 #include "base/lock.h"
 #include "jobs/job.h"
 #include "jobs/jobs.h"
@@ -48,6 +49,8 @@ struct jobs {
     unsigned running;
     unsigned waiting; /* clients in JOB_WAIT */
     bool closing;
+    bool is_short; /* of threads: something queued waits for one, and `again` tries */
+    struct chore again;
 };
 
 /* What a checkpoint adds to the record about one object: that it failed, or that it failed before and is done

@@ -5,7 +5,21 @@
 #include "base/metrics.h"
 #include "jobs/ends.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
+
+static _Atomic int n_refused; /* so many of the next threads are not to be had */
+
+__attribute__((visibility("default"))) int pthread_create(pthread_t *ret, const pthread_attr_t *attr,
+                                                          void *(*fn)(void *), void *arg)
+{
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    if (atomic_load(&n_refused) == 0)
+        return real(ret, attr, fn, arg);
+    atomic_fetch_sub(&n_refused, 1);
+    return EAGAIN;
+}
 
 /* A prefetch does every object once, and a second one finds nothing to do. */
 static void test_prefetch_settles_everything(void **state)
@@ -68,6 +82,20 @@ static void test_jobs_queue(void **state)
     assert_int_equal(start(f, "prefetch", "", &id), 0);
     assert_int_equal(id, last + 1);
     wait_for(f, id, "done");
+}
+
+/* A job for which there was no thread begins when there is one, although no other job ends or is made. (Seen
+ * to wait for ever without chore_call in jobs_kick_locked.) */
+static void test_a_job_waits_for_a_thread(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t id = 0;
+    write_objects(f, 5, 100);
+    atomic_store(&n_refused, 2);
+    assert_int_equal(start(f, "prefetch", "", &id), 0);
+    wait_for(f, id, "done");
+    assert_int_equal(atomic_load(&n_refused), 0);
+    assert_int_equal(number(f, id, "done_objects"), 5);
 }
 
 /* A pause keeps its place over a restart, and only resume ends it. */
@@ -555,6 +583,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_prefetch_settles_everything, setup, teardown),
         cmocka_unit_test_setup_teardown(test_reopened_jobs_go_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_jobs_queue, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_job_waits_for_a_thread, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pause_outlives_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sync_removes_only_what_it_is_about, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_syncs_remove_nothing, setup, teardown),

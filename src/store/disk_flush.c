@@ -127,17 +127,17 @@ static int end_epoch(struct disk *d, struct err *e)
     lock_take(&d->lock);
     bool needed = d->changed || d->running != d->epoch.durable + 1;
     bool distrust_wanted = d->distrust_wanted;
-    bool broken = d->broken;
     lock_drop(&d->lock);
-    if (broken)
-        return err_set(e, -EIO, "disk %s: its index cannot be written", d->path);
+    int r = writer_check(d, e);
+    if (r < 0)
+        return r;
     if (distrust_wanted)
         return distrust(d, e);
     if (!needed)
         return 0;
     uint64_t ended = begin_next(d);
     hard_gone_begin(d);
-    int r = sys->syncfs(d->dir_fd);
+    r = sys->syncfs(d->dir_fd);
     if (r < 0) {
         hard_gone_end(d, /* done= */ false);
         (void)disk_log_error(d, "flush to the disk", r);

@@ -14,9 +14,10 @@
  *  4. A record in which some block is suspect carries a suspect epoch, all others the running one.
  *
  * Failure modes: when a commit fails everything in it is queued again and the disk counts as broken until a
- * commit succeeds: creations and fills on it fail with -EIO, the writer tries again every second, and nobody
- * waits for it. When a record that is to be changed cannot be read just now, what needed it is queued again
- * alone, with all that is known of it in memory still; a record that is damaged is written anew.
+ * commit succeeds: creations and fills on it fail with -EIO, or -ENOSPC where that is why, the writer tries
+ * again every second, and nobody waits for it. When a record that is to be changed cannot be read just now,
+ * what needed it is queued again alone, with all that is known of it in memory still; a record that is
+ * damaged is written anew.
  */
 #include "base/log.h"
 #include "base/sys.h"
@@ -105,7 +106,17 @@ void writer_pending(struct disk *d, int64_t n)
 bool writer_is_broken(struct disk *d)
 {
     LOCK_SCOPE(&d->lock);
-    return d->broken;
+    return d->broken < 0;
+}
+
+int writer_check(struct disk *d, struct err *e)
+{
+    lock_take(&d->lock);
+    int code = d->broken;
+    lock_drop(&d->lock);
+    if (code == -ENOSPC)
+        return err_set(e, code, "disk %s: there is no room to write its index", d->path);
+    return code < 0 ? err_set(e, -EIO, "disk %s: its index cannot be written", d->path) : 0;
 }
 
 bool writer_records(struct disk *d)
@@ -209,8 +220,8 @@ static int group_commit(struct group *g)
     struct err e = {0};
     int r = kv_txn_commit(g->txn, KV_VISIBLE, &e);
     lock_take(&d->lock);
-    bool was_broken = d->broken;
-    d->broken = r < 0;
+    bool was_broken = d->broken < 0;
+    d->broken = r;
     if (r == 0) {
         d->count = g->count;
         d->changed = true;

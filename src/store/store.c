@@ -277,8 +277,9 @@ static int disk_for_new(struct store *s, struct slice key, struct disk **ret, st
         return err_set(e, -EROFS, "the store is open read-only");
     store_place(s, key, order);
     struct disk *d = &s->disks[order[0]];
-    if (writer_is_broken(d))
-        return err_set(e, -EIO, "disk %s: its index cannot be written", d->path);
+    int r = writer_check(d, e);
+    if (r < 0)
+        return r;
     writer_throttle(d);
     *ret = d;
     return 0;
@@ -390,9 +391,10 @@ int store_stage_hard(struct store *s, struct slice key, struct hard *h, uint64_t
     assert(s && h->magic == HARD_MAGIC && ret);
     if (!key_is_valid(key) || size_bytes == 0 || size_bytes > STORE_SIZE_MAX_BYTES)
         return err_set(e, -EINVAL, "a key of %zu bytes, a size of %" PRIu64, key.n, size_bytes);
-    if (s->read_only || writer_is_broken(h->disk))
-        return err_set(e, -EIO, "disk %s: its index cannot be written", h->disk->path);
-    int r = stage_on(h->disk, key, size_bytes, h, ret, e);
+    int r = s->read_only ? err_set(e, -EROFS, "the store is open read-only") : writer_check(h->disk, e);
+    if (r < 0)
+        return r;
+    r = stage_on(h->disk, key, size_bytes, h, ret, e);
     for (uint32_t i = 0; r == 0 && sums && i < (*ret)->n_blocks; i++)
         extent_block_filled(*ret, i, sums[i]);
     return r;

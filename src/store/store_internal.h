@@ -211,7 +211,7 @@ struct disk {
     bool in_batch;             /* the writer read `running` and has not committed yet */
     bool changed;              /* something was recorded since the last epoch ended */
     bool stop, abandon;
-    bool broken;               /* the index refused a commit */
+    int broken;                /* the code with which the index refused the last commit; 0: it did not */
     bool unread;               /* of what is queued something waits for a record that cannot be read */
     uint64_t queued, recorded; /* changes queued so far, and how many of them are recorded */
     uint64_t rounds;           /* rounds of the writer that ended */
@@ -535,6 +535,8 @@ void writer_queue_doomed(struct disk *d, struct doomed *m);
 /* More or fewer unrecorded blocks. */
 void writer_pending(struct disk *d, int64_t n);
 bool writer_is_broken(struct disk *d);
+/* 0, or an error that says that the index cannot be written: -ENOSPC for want of room, else -EIO. */
+int writer_check(struct disk *d, struct err *e);
 /* Whether what is queued now is recorded soon: else what can be lost, as times of reads and attributes can,
  * is not queued, because a queued extent stays in memory. x->lock may be held. */
 bool writer_records(struct disk *d);

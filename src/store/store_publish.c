@@ -127,9 +127,10 @@ int store_publish(struct store *s, struct extent *x, const struct store_new *n, 
     if (n->key.n == 0 || n->key.n > STORE_KEY_MAX_BYTES || n->attr.n > STORE_ATTR_MAX_BYTES ||
         n->size_bytes > STORE_SIZE_MAX_BYTES)
         return err_set(e, -EINVAL, "publish: key, attributes or size too large");
-    if (writer_is_broken(x->disk))
-        return err_set(e, -EIO, "disk %s: its index cannot be written", x->disk->path);
-    int r = seal(x, n->size_bytes);
+    int r = writer_check(x->disk, e);
+    if (r < 0)
+        return r;
+    r = seal(x, n->size_bytes);
     if (r == 0 && lost_writes(x)) /* perhaps its bytes; checksums that were read back would vouch for that */
         r = -EIO;
     if (r < 0)

@@ -43,6 +43,7 @@ static pthread_mutex_t testkv_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t testkv_fail_at, testkv_calls;
 /* Only the nth fails; with testkv_carry_out it happens and is durable all the same, as when a sync fails. */
 static _Atomic uint64_t testkv_fail_once;
+static atomic_int testkv_commit_error; /* how commits fail; 0: -EIO */
 static atomic_bool testkv_carry_out;
 static bool (*_Atomic testkv_is_dead)(void); /* the power is off: nothing is written any more */
 /* Gets fail. */
@@ -149,7 +150,8 @@ static int testkv_commit_txn(struct kv *kv, const struct kv_txn *t, enum kv_comm
 {
     struct testkv_disk *d = testkv_of(kv);
     pthread_mutex_lock(&testkv_lock);
-    int r = testkv_fails() ? err_set(e, -EIO, "commit: input/output error") : 0;
+    int how = atomic_load(&testkv_commit_error);
+    int r = testkv_fails() ? err_errno(e, how ? how : -EIO, "commit") : 0;
     if (r == 0 || (testkv_carry_out && testkv_calls == testkv_fail_once)) {
         struct testkv_commit *c = testkv_record(t);
         testkv_replay(d->inner, c);

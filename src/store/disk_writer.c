@@ -317,7 +317,10 @@ static void add_doomed(struct group *g, struct doomed *m)
     format_key_id('x', m->id, &k);
     kv_txn_delete(g->txn, format_key_view(&k));
     format_key_id('s', m->id, &k);
-    kv_txn_delete(g->txn, format_key_view(&k));
+    if (m->has_file)
+        kv_txn_put_plain(g->txn, format_key_view(&k), SLICE_NULL);
+    else
+        kv_txn_delete(g->txn, format_key_view(&k));
     for (uint32_t c = 0; c < m->n_chunks; c++) {
         format_key_chunk(m->id, c, &k);
         kv_txn_delete(g->txn, format_key_view(&k));

@@ -150,6 +150,7 @@ static int doom(struct extent *x, bool late)
     }
     dying_note(d, m);
     int unlinked = unlink_file(d, m->id, late ? extent_size(x) : 0);
+    m->has_file = unlinked < 0;
     writer_queue_doomed(d, m);
     return unlinked;
 }
@@ -173,6 +174,7 @@ static int doom_entry(struct disk *d, struct slice key, const struct format_entr
     set_shrink(d->store, r->data_set, r->size_bytes);
     dying_note(d, m);
     int unlinked = unlink_file(d, m->id, late ? charge : 0);
+    m->has_file = unlinked < 0;
     space_give(d, charge, charge, 0);
     writer_queue_doomed(d, m);
     return unlinked;

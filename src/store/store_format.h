@@ -30,7 +30,8 @@
  *     's' data id                empty: a file that no entry names yet. Committed before the file is made,
  *                                some at a time and ahead of need, deleted in the commit that writes the
  *                                entry or at a clean stop; what is left at start-up is removed with its
- *                                file, if there is one
+ *                                file, if there is one; also the file of an entry that is gone, where it
+ *                                could not be removed
  *     'f' data id                mark: empty: a hard extent's file that maybe nobody names. Durable before
  *                                the file is made or a sealed one is removed; deleted when it is sealed, or
  *                                once its removal is on disk

@@ -160,6 +160,7 @@ struct doomed {
     bool raw;            /* key is the index key of a record that does not decode; the id is nobody's */
     bool is_lost;        /* its record was damaged, and is not there any more */
     uint64_t lost_bytes; /* what it counted for */
+    bool has_file;       /* which could not be removed: the next start does */
     uint32_t n_chunks;
     uint32_t place; /* dying.c; DYING_NOWHERE: none */
     size_t key_bytes;

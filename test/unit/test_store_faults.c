@@ -294,6 +294,46 @@ static void test_short_transfers(void **state)
     testkv_reset();
 }
 
+/* A file that the disk does not remove with its entry goes at the start after it does again, also after clean
+ * stops. (Seen to stay without has_file in add_doomed.) */
+static void test_a_file_that_could_not_be_removed(void **state)
+{
+    struct fixture f;
+    struct store_check_report report;
+    struct extent *x = NULL;
+    char path[DISK_PATH_MAX];
+    fault_sys_start(); /* before there are threads of a store */
+    fixture_init(&f, 1, 64 * MIB);
+    fixture_open(&f);
+    put(f.s, "k", 1, 100);
+    put(f.s, "other", 2, 100);
+    assert_int_equal(store_find(f.s, SLICE_LIT("k"), &x), 0);
+    disk_extent_path(&f.s->disks[0], x->id, path);
+    extent_unref(x);
+    fault_sys_arm(FAULT_UNLINK, 1, EIO, FAULT_FOREVER);
+    (void)store_remove(f.s, SLICE_LIT("k"));
+    fault_sys_disarm();
+    assert_false(is_there(f.s, "k"));
+    fixture_close(&f);
+    bool stayed = false; /* over a start that could not remove it either */
+    assert_int_equal(access(path, F_OK), 0);
+    for (uint64_t n = 1; n < 100 && access(path, F_OK) == 0; n++) {
+        fault_sys_arm(FAULT_UNLINK, n, EIO, FAULT_ONCE);
+        int r = fixture_try_open(&f);
+        fault_sys_disarm();
+        stayed |= r == 0 && access(path, F_OK) == 0;
+        if (r == 0)
+            fixture_close(&f);
+    }
+    assert_true(stayed && access(path, F_OK) < 0);
+    fixture_open(&f);
+    assert_int_equal(store_check(f.s, /* repair= */ false, NULL, NULL, &report, NULL), 0);
+    assert_int_equal(report.orphan_files, 0);
+    assert_true(is_whole(f.s, "other", 2, 100));
+    fixture_fini(&f);
+    fault_sys_stop();
+}
+
 /* One disk whose index cannot be read: what the others have of a key is removed all the same. */
 static void test_removal_beside_a_bad_disk(void **state)
 {
@@ -938,6 +978,7 @@ int main(void)
         cmocka_unit_test(test_chunks_of_a_file_that_was_cut),
         cmocka_unit_test(test_reads_while_the_index_refuses),
         cmocka_unit_test(test_an_index_without_room),
+        cmocka_unit_test(test_a_file_that_could_not_be_removed),
         cmocka_unit_test(test_prefix_of_what_was_not_recorded),
         cmocka_unit_test(test_checksums_outlive_a_record_that_cannot_be_read),
         cmocka_unit_test(test_a_removal_waits_for_a_record_that_cannot_be_read),

@@ -155,16 +155,19 @@ static bool may_fetch(struct object_service *s, const struct upstream *u, struct
 }
 
 /* What there is by a name that a mount looks up: with the first bytes of a file that is likely to be opened
- * next. Where they cannot be had, it is asked for as always. */
+ * next. Where they cannot be had, it is asked for as always; not where the origin gave no answer for as long
+ * as anybody waits for one. */
 static int look_up(struct object_session *ses, struct upstream *u, const struct wire_stat_req *q,
                    struct arena *a, struct attr *ret, struct err *e)
 {
     struct object_service *s = ses->service;
-    struct err ignored = {0};
-    bool is_fetched = may_fetch(s, u, q->key) && object_look_up(ses, u, q->key, a, ret, &ignored) == 0;
-    int r = is_fetched ? 0
-                       : mirror_stat(s->mirror, u, q->key, /* posix= */ true, q->flags & WIRE_META,
-                                     /* fresh= */ false, a, ret, e);
+    int r = may_fetch(s, u, q->key) ? object_look_up(ses, u, q->key, a, ret, e) : -ENOENT;
+    bool is_fetched = r == 0;
+    if (r == -ECANCELED || retry_is_transient(r))
+        return r;
+    if (r < 0)
+        r = mirror_stat(s->mirror, u, q->key, /* posix= */ true, q->flags & WIRE_META, /* fresh= */ false, a,
+                        ret, e);
     if (r == 0 && !ret->is_directory)
         lookups_note(s->lookups, u->bucket->place, q->key, ret->size_bytes <= STORE_BLOCK_BYTES, is_fetched);
     return r;

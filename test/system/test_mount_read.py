@@ -88,6 +88,29 @@ def test_a_cold_file_that_nobody_listed_costs_one_request(bucket, mount, new_sha
     assert kinds == {"get_range": 16, "head": len(looked_at)}
 
 
+def test_a_look_up_that_fetches_and_fails(bucket, mount, new_shaper):
+    """An origin that is away is not asked twice as long for it, by GETs and then by HEADs; one that gives no bytes, as of what it has archived, says
+    what there is."""
+    shaper = new_shaper(before=bucket.origin)
+    name = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint, retry="1s")
+    top = mount(name).path
+    for i in range(10):
+        bucket.truth.put_object(Bucket=name, Key=f"{i}.jpg", Body=b"x" * i)
+    for i in range(1, 9):
+        assert (top / f"{i}.jpg").stat().st_size == len((top / f"{i}.jpg").read_bytes()) == i
+    shaper.reset()
+    shaper.fault("status:403", match="GET /", count=1)
+    assert (top / "9.jpg").stat().st_size == 9
+    assert {kind: said["requests"] for kind, said in shaper.stats()["kinds"].items() if said["requests"]} == {"get_range": 1, "head": 1}
+    shaper.reset()
+    shaper.fault("status:500", match="GET /", count=1000)
+    shaper.fault("status:500", match="HEAD /", count=1000)
+    with pytest.raises(OSError) as refused:
+        (top / "10.jpg").stat()
+    assert refused.value.errno == errno.EIO
+    assert {kind for kind, said in shaper.stats()["kinds"].items() if said["requests"]} == {"get_range"}
+
+
 @pytest.mark.parametrize("passthrough", MODES)
 def test_random_reads_of_a_cold_file(bucket, mount, passthrough):
     """Reads at random places and lengths give the bytes of those places, and none beyond the end."""

@@ -190,6 +190,20 @@ void lru_remove(struct lru *l, struct slice key)
         shard_drop(s, x);
 }
 
+void lru_remove_if(struct lru *l, bool (*matches)(const void *arg, struct slice key), const void *arg)
+{
+    for (size_t i = 0; i < LRU_SHARDS; i++) {
+        struct lru_shard *s = &l->shards[i];
+        LOCK_SCOPE(&s->lock);
+        for (struct lru_entry *x = s->newest, *older; x; x = older) {
+            struct slice key = slice_of(x->bytes, x->key_n);
+            older = x->older;
+            if (matches(arg, key))
+                shard_drop(s, chain_find(s, x->hash, key));
+        }
+    }
+}
+
 uint64_t lru_bytes(struct lru *l)
 {
     uint64_t n = 0;

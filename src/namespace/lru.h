@@ -26,5 +26,7 @@ void lru_put(struct lru *l, struct slice key, struct slice value);
 void lru_put_if(struct lru *l, struct slice key, struct slice value, const _Atomic uint64_t *generation,
                 uint64_t seen);
 void lru_remove(struct lru *l, struct slice key);
+/* All whose key `matches`, which is asked with a lock held. Takes as long as looking at every entry. */
+void lru_remove_if(struct lru *l, bool (*matches)(const void *arg, struct slice key), const void *arg);
 void lru_clear(struct lru *l);
 uint64_t lru_bytes(struct lru *l);

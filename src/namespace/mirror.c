@@ -262,12 +262,19 @@ uint64_t mirror_changed(struct mirror *m, const struct bucket *b, struct slice k
     return forget_with_parents(m, b, key);
 }
 
+/* Attributes and pages; not what was known before a write, which is about the origin as it was then. */
+static bool is_of_bucket(const void *arg, struct slice key)
+{
+    const struct bucket *b = arg;
+    return key.n > sizeof(b->place) && key.p[0] != 'b' && memcmp(key.p + 1, &b->place, sizeof(b->place)) == 0;
+}
+
 void mirror_forget_bucket(struct mirror *m, const struct bucket *b)
 {
     (void)atomic_fetch_add(mirror_bucket_generation(m, b), 1);
     for (size_t i = 0; i < MIRROR_STRIPES; i++)
         (void)atomic_fetch_add(&m->key_generation[i], 1);
-    lru_clear(m->cache);
+    lru_remove_if(m->cache, is_of_bucket, b);
 }
 
 /* ---- attributes ---- */

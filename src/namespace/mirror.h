@@ -56,7 +56,8 @@ uint64_t mirror_generation(struct mirror *m, const struct bucket *b, struct slic
 /* A local write, removal or rename of key: forgets it, its parents' listings, and bumps the generation. */
 /* Gives the generation it made: as long as that is current nobody else has changed the key. */
 uint64_t mirror_changed(struct mirror *m, const struct bucket *b, struct slice key);
-/* Everything of a bucket. */
+/* Everything of a bucket and of no other: these may have an origin that is away, and nothing else to tell of
+ * it. Kept is what mirror_recall_before tells. */
 void mirror_forget_bucket(struct mirror *m, const struct bucket *b);
 
 /* Fresh attributes, asking the origin where needed. posix: also directories. full: content type and meta are

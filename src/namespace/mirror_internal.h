@@ -8,7 +8,7 @@
 #define MIRROR_CACHE_KEY_MAX (8 * KIB)
 
 struct mirror {
-    struct lru *cache; /* attributes ('a' + bucket's place + key) and pages of listings ('l' + ...) */
+    struct lru *cache; /* 'a', 'b' (mirror.c) or 'l' (pages of listings), the bucket's place, what it is of */
     _Atomic uint64_t key_generation[MIRROR_STRIPES];
     _Atomic uint64_t bucket_generation[MIRROR_STRIPES];
     mirror_learned_fn on_learned; /* NULL: nobody */

@@ -314,6 +314,25 @@ def test_what_was_cached_is_what_was_there(away, origin):
     assert truth.get_object(Bucket=name, Key="k")["Body"].read() == b"new"
 
 
+def test_what_was_heard_outlives_a_validate_of_another_bucket(away, origin):
+    """What a node has heard of the objects of a bucket it knows while the origin is away, also when another bucket is validated meanwhile:
+    writing over that, or removing it, is no conflict. (Fails where mirror_forget_bucket forgets what is remembered of all buckets.)"""
+    node, name, shaper, truth = away
+    other = node.new_bucket(origin)
+    node.cli("bucket", "set", name, "cache=never")
+    for key in ("written", "removed"):
+        truth.put_object(Bucket=name, Key=key, Body=b"old")
+        assert node.s3().get_object(Bucket=name, Key=key)["Body"].read() == b"old"
+    down(shaper)
+    node.cli("validate", other, "--wait")
+    node.s3().put_object(Bucket=name, Key="written", Body=b"new")
+    node.s3().delete_object(Bucket=name, Key="removed")
+    shaper.reset()
+    flushed(node, name)
+    assert status(node, name)["conflicts"] == 0 and keys_of(truth, name) == ["written"]
+    assert truth.get_object(Bucket=name, Key="written")["Body"].read() == b"new"
+
+
 def test_overwrite_is_a_choice(away):
     """With conflict=overwrite ours takes the place of what others wrote; that is counted and logged all the same."""
     node, name, shaper, truth = away

@@ -73,6 +73,35 @@ static void test_put_replaces_and_remove_forgets(void **state)
     lru_free(l);
 }
 
+static bool begins_alike(const void *arg, struct slice key)
+{
+    return slice_starts(key, *(const struct slice *)arg);
+}
+
+/* Removing what begins alike leaves all else, and the count of bytes is that of what is left. */
+static void test_some_are_removed_and_the_rest_stays(void **state)
+{
+    (void)state;
+    struct lru *l = lru_new(4 * MIB), *rest = lru_new(4 * MIB);
+    struct slice prefix = SLICE_LIT("key 1");
+    char key[32];
+    for (unsigned i = 0; i < 500; i++) {
+        struct slice k = number_key(key, i);
+        lru_put(l, k, k);
+        if (!slice_starts(k, prefix))
+            lru_put(rest, k, k);
+    }
+    lru_remove_if(l, begins_alike, &prefix);
+    for (unsigned i = 0; i < 500; i++) {
+        _cleanup_buf_ struct buf out = BUF_INIT(64);
+        struct slice k = number_key(key, i);
+        assert_int_equal(lru_get(l, k, &out), slice_starts(k, prefix) ? -ENOENT : 0);
+    }
+    assert_int_equal(lru_bytes(l), lru_bytes(rest));
+    lru_free(l);
+    lru_free(rest);
+}
+
 static _Atomic bool saw_torn; /* asserting in another thread than the test's would end the program */
 
 static void *churn(void *arg)
@@ -113,6 +142,7 @@ int main(void)
         cmocka_unit_test(test_memory_stays_within_the_limit),
         cmocka_unit_test(test_least_recently_used_goes_first),
         cmocka_unit_test(test_put_replaces_and_remove_forgets),
+        cmocka_unit_test(test_some_are_removed_and_the_rest_stays),
         cmocka_unit_test(test_threads_see_whole_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -356,6 +356,29 @@ static void test_pages_and_their_entries_are_remembered(void **state)
     drop(f);
 }
 
+/* Forgetting a bucket forgets its pages and attributes, and no other bucket's; what was known of a key before
+ * it was written stays. */
+static void test_a_bucket_is_forgotten_alone(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=never\n");
+    struct bucket other = {.place = f->u->bucket->place + 1};
+    struct attr a, before = {.size_bytes = 7, .etag = SLICE_LIT("seven"), .confirmed_ns = 1};
+    script_set(f->script, "d/a", 3, 1);
+    mirror_note_before(f->m, f->u->bucket, SLICE_LIT("d/a"), &before);
+    for (int i = 0; i < 3; i++) { /* the other is forgotten before the second, this one before the third */
+        _cleanup_free_ char *got = names(f, "d/", '/', 10, 0);
+        assert_string_equal(got, "d/a ");
+        assert_int_equal(stat_key(f, "d/a", true, &a), 0);
+        assert_int_equal(asked(f), i < 2 ? 1 : 2);
+        mirror_forget_bucket(f->m, i == 0 ? &other : f->u->bucket);
+    }
+    assert_int_equal(mirror_recall_stale(f->m, f->u->bucket, SLICE_LIT("d/a"), f->arena, &a), -ENOENT);
+    assert_int_equal(mirror_recall_before(f->m, f->u->bucket, SLICE_LIT("d/a"), f->arena, &a), 0);
+    assert_true(slice_eq_str(a.etag, "seven"));
+    drop(f);
+}
+
 /* What a rule says of keys holds for every page that shows them, whatever its prefix; a page that shows them
  * as a common prefix is believed as before. */
 static void test_rules_hold_for_pages_above_them(void **state)
@@ -504,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_empty_pages_are_passed_over),
         cmocka_unit_test(test_a_listing_that_leads_to_itself_ends),
         cmocka_unit_test(test_pages_and_their_entries_are_remembered),
+        cmocka_unit_test(test_a_bucket_is_forgotten_alone),
         cmocka_unit_test(test_rules_hold_for_pages_above_them),
         cmocka_unit_test(test_listings_have_an_age_of_their_own),
         cmocka_unit_test(test_what_a_listing_shows_has_the_age_of_objects),

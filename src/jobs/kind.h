@@ -40,6 +40,7 @@ struct kind_witness {
 struct kind_work {
     struct object_session *session;
     const struct job_spec *spec;
+    uint64_t created_ns; /* when the job was asked for, by this machine's clock */
     struct slice source_bucket, source_prefix, target_bucket, target_prefix;
     bool to_origin;        /* the target is a URL: an origin that is no bucket */
     bool from_origin;      /* so is the source */

@@ -172,11 +172,13 @@ static bool may_be_older(const struct wire_attr *from, const struct wire_attr *t
 }
 
 /* Whether what is there was written after the source's last change. A source that tells whole seconds may
- * have changed until the end of that one. 0: it does not tell. */
-static bool is_younger(const struct wire_attr *from, const struct wire_attr *there)
+ * have changed until the end of that one. 0: it does not tell. Of a source that has changed since the job was
+ * asked for, what is there may be what this job has read before and, being killed or failing behind that,
+ * has not compared with it again (send). */
+static bool is_younger(const struct kind_work *w, const struct wire_attr *from, const struct wire_attr *there)
 {
     uint64_t changed_ns = from->mtime_ns + (from->mtime_ns % SECOND_NS == 0 ? SECOND_NS - 1 : 0);
-    return from->mtime_ns > 0 && there->mtime_ns >= changed_ns;
+    return from->mtime_ns > 0 && there->mtime_ns >= changed_ns && changed_ns < w->created_ns;
 }
 
 static bool as_there(const struct kind_work *w, enum mode mode, const struct wire_attr *from,
@@ -192,7 +194,7 @@ static bool as_there(const struct kind_work *w, enum mode mode, const struct wir
         return false;
     if (may_be_older(from, there))
         return false;
-    return mode == MODE_SYNC ? is_younger(from, there) : changed_ns(there) == changed_ns(from);
+    return mode == MODE_SYNC ? is_younger(w, from, there) : changed_ns(there) == changed_ns(from);
 }
 
 /* What goes along: export and import add the time, where it does not travel yet. `open`: of a directory into
@@ -296,10 +298,11 @@ static int open_to_send(struct kind_work *w, const struct kind_object *o, struct
     return take_tags(w, o->key, &source->attr, e);
 }
 
-/* Opens the source, unless it is, and puts it under `key` of the target, verified. */
+/* Opens the source, unless it is, and puts it under `key` of the target, verified. ret_is_put: the target has
+ * it, whatever came after. */
 static int send_once(struct kind_work *w, enum mode mode, const struct kind_object *o,
                      struct source_object *source, struct slice key, bool is_open,
-                     struct wire_attr *ret_there, struct err *e)
+                     struct wire_attr *ret_there, bool *ret_is_put, struct err *e)
 {
     struct wire_attr there = {0}, *from = &source->attr;
     struct digest_sums sent;
@@ -310,6 +313,7 @@ static int send_once(struct kind_work *w, enum mode mode, const struct kind_obje
     from->etag = source->open.attr.etag;
     r = pour(w, &source->open, key, from->content_type, meta_of(w, mode, from, is_open), &sent, e);
     source_close(w, source);
+    *ret_is_put = r == 0;
     if (r == 0)
         r = pour_verify(w, key, &sent, &there, e);
     if (r < 0)
@@ -347,20 +351,23 @@ static bool etags_tell(const struct kind_work *w, const struct wire_attr *from, 
 }
 
 /* As send_once. The next sync goes by times where ETags do not tell, and what it finds is younger than what
- * replaced the source while this one read it. */
+ * replaced the source while this one read it, also where it could not be verified. */
 static int send(struct kind_work *w, enum mode mode, const struct kind_object *o,
                 struct source_object *source, struct slice key, bool is_open, struct err *e)
 {
     struct wire_attr *from = &source->attr;
     for (int i = 0; i < SEND_TRIES; i++) {
         struct wire_attr there = {0};
+        bool is_put = false;
         int r = take_tags(w, o->key, from, e);
-        r = r < 0 ? r : send_once(w, mode, o, source, key, is_open, &there, e);
-        if (r < 0 || mode != MODE_SYNC || etags_tell(w, from, &there))
+        r = r < 0 ? r : send_once(w, mode, o, source, key, is_open, &there, &is_put, e);
+        if (mode != MODE_SYNC || !is_put || (r >= 0 && etags_tell(w, from, &there)))
             return r;
-        int replaced = was_replaced(w, o, from, e);
+        int replaced = was_replaced(w, o, from, r < 0 ? NULL : e);
         if (replaced <= 0)
-            return replaced < 0 ? replaced : r;
+            return r >= 0 && replaced < 0 ? replaced : r;
+        if (e)
+            *e = (struct err){0};
         take_version(w, from);
     }
     return err_set(e, ERR_VERSION_CHANGED, "it was replaced at its source each time that it was copied");

@@ -234,6 +234,7 @@ static void do_item(struct run *r, struct item *it, struct arena *a)
     struct err e = {0};
     struct kind_work w = {.session = r->session,
                           .spec = &r->job->record.spec,
+                          .created_ns = r->job->record.created_ns,
                           .source_bucket = r->ends.source_bucket,
                           .source_prefix = r->ends.source_prefix,
                           .target_bucket = r->ends.target_bucket,

@@ -127,6 +127,55 @@ def test_credentials_that_end_in_mid_job(shaped):
     assert (show(node, job)["done_objects"], checked(node, name + "/d/")["cached_objects"]) == (40, 40)
 
 
+@pytest.fixture
+def replaced(new_node, new_shaper, origin, tmp_path):
+    """(node, job, shaper, look) of a sync that has read a file from the cache, and sends it, when another one as large took its place: the
+    target will have the former one, and a later time. look() says which it has."""
+    node, shaper = new_node(), new_shaper(per_connection="1MB/s")
+    source, target = harness.random_name(), node.new_bucket(origin, endpoint=shaper.endpoint, retry="1s")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").write_bytes(b"1" * 3 * MIB)
+    node.create_bucket(source, f"file://{tmp_path}/tree")
+    node.cli("prefetch", source, "--wait")
+    shaper.reset()
+    job = start(node, "sync", source + "/", target + "/")
+    harness.wait_until(lambda: shaper.stats()["request_bytes"] > 0, what="it is being sent")
+    (tmp_path / "new").write_bytes(b"2" * 3 * MIB)
+    (tmp_path / "new").rename(tmp_path / "tree/file")
+
+    def look():
+        if not keys_of(origin.s3(), target):
+            return None
+        body = origin.s3().get_object(Bucket=target, Key="file")["Body"].read()
+        return {b"1" * 3 * MIB: "former", b"2" * 3 * MIB: "latter"}[body]
+
+    yield node, job, shaper, look
+    shaper.reset()
+
+
+def test_what_was_replaced_is_copied_again_though_nothing_can_be_verified(replaced):
+    """A sync that cannot look at what it has sent fails, but leaves no former version that is younger than what replaced it, which no
+    later sync would see. (Fails where send, kind_copy.c, asks only after what was verified.)"""
+    node, job, shaper, look = replaced
+    shaper.fault("status:503", match="HEAD /", count="1000000")
+    assert node.cli("job", "wait", job, "--quiet", check=False).returncode == 3
+    assert look() == "latter"
+
+
+def test_a_sync_that_goes_on_does_not_believe_its_own_copy(replaced):
+    """A node that is killed when a sync has sent a file, and has not asked yet whether it is still the same, copies it again. (Fails where
+    is_younger, kind_copy.c, goes by times alone.)"""
+    node, job, shaper, look = replaced
+    shaper.fault("stall", match="HEAD /", count="1000000")
+    harness.wait_until(lambda: look() == "former", what="it was sent")
+    node.kill()
+    shaper.reset()
+    shaper.release()
+    node.start()
+    node.cli("job", "wait", job, "--quiet")
+    assert look() == "latter"
+
+
 def test_an_origin_that_is_away_for_long(shaped):
     """Away for longer than requests are repeated: the job ends, with the reason of each object; nothing counts as done;
     when it is back a retry does all."""

@@ -236,12 +236,96 @@ static void endless_lines_are_refused(void **state)
     chunked_fini(&c);
 }
 
+/* The body of unsigned chunks, whole, with a trailer. */
+static enum s3_error feed_unsigned(struct chunked *c, const char *body, struct buf *out)
+{
+    chunked_init(c, NULL, /* has_trailer= */ true);
+    return feed(c, slice_str(body), 7, out);
+}
+
+/* What comes behind the trailer's signature nobody has signed: it is refused, and so is a line without a
+ * name. (Fails where trailer_line takes lines after the signature: they could bring another checksum.) */
+static void lines_behind_the_signature_are_refused(void **state)
+{
+    static const char *const bodies[] = {
+        "0\r\nx-amz-trailer-signature:" TRAILER_SIGN "\r\nx-amz-checksum-sha1:AAAA\r\n\r\n",
+        "0\r\nx-amz-trailer-signature:" TRAILER_SIGN "\r\nx-amz-trailer-signature:" TRAILER_SIGN "\r\n\r\n",
+        "0\r\n:AAAA\r\n\r\n",
+    };
+    _cleanup_buf_ struct buf body = BUF_INIT(MIB), out = BUF_INIT(MIB);
+    struct chunked_signing signing;
+    struct chunked c;
+    (void)state;
+
+    example_signing(&signing, TRAILER_SEED);
+    build_trailer_example(&body);
+    body.n -= strlen("\r\n");
+    assert_int_equal(buf_str(&body, "x-amz-checksum-sha1:AAAA\r\n\r\n"), 0);
+    chunked_init(&c, &signing, /* has_trailer= */ true);
+    assert_int_equal(feed(&c, buf_view(&body), 100, &out), S3_ERR_MALFORMED_TRAILER);
+    assert_false(chunked_done(&c));
+    chunked_fini(&c);
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+        assert_int_equal(feed_unsigned(&c, bodies[i], &out), S3_ERR_MALFORMED_TRAILER);
+        assert_false(chunked_done(&c));
+        chunked_fini(&c);
+    }
+}
+
+/* Lines are counted but for the signature, which unsigned chunks may have, too, and names are small letters.
+ */
+static void trailer_lines_are_counted(void **state)
+{
+    _cleanup_buf_ struct buf out = BUF_INIT(MIB);
+    struct chunked c;
+    (void)state;
+
+    assert_int_equal(
+        feed_unsigned(&c, "0\r\nAZ-az:1\r\nb: 2 \r\nx-amz-trailer-signature:" TRAILER_SIGN "\r\n\r\n", &out),
+        S3_OK);
+    assert_true(chunked_done(&c));
+    assert_int_equal(chunked_trailer_lines(&c), 2);
+    assert_true(slice_eq_str(chunked_trailer(&c, "az-az"), "1"));
+    assert_true(slice_eq_str(chunked_trailer(&c, "b"), "2"));
+    chunked_fini(&c);
+}
+
+/* A chunk's size is told in digits of either case, and in no others. */
+static void sizes_are_hexadecimal(void **state)
+{
+    static const char digits[] = "123456789abcdefABCDEF", others[] = "/:@G`g";
+    _cleanup_buf_ struct buf out = BUF_INIT(MIB);
+    struct chunked c;
+    char body[64];
+    (void)state;
+
+    for (size_t i = 0; i < strlen(digits); i++) {
+        unsigned n = i < 15 ? (unsigned)i + 1 : (unsigned)i - 5;
+        (void)snprintf(body, sizeof(body), "%c\r\n%.*s\r\n0\r\n\r\n", digits[i], (int)n, "aaaaaaaaaaaaaaa");
+        buf_clear(&out);
+        assert_int_equal(feed_unsigned(&c, body, &out), S3_OK);
+        assert_true(chunked_done(&c) && out.n == n);
+        chunked_fini(&c);
+    }
+    for (size_t i = 0; i < strlen(others); i++) {
+        (void)snprintf(body, sizeof(body), "%c\r\naaaaaaaaaaaaaaa\r\n0\r\n\r\n", others[i]);
+        assert_int_equal(feed_unsigned(&c, body, &out), S3_ERR_INCOMPLETE_BODY);
+        chunked_fini(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signed_example_decodes), cmocka_unit_test(signed_trailer_decodes),
-        cmocka_unit_test(no_changed_byte_passes), cmocka_unit_test(unsigned_trailer_of_a_signed_body),
-        cmocka_unit_test(unsigned_bodies),        cmocka_unit_test(endless_lines_are_refused),
+        cmocka_unit_test(signed_example_decodes),
+        cmocka_unit_test(signed_trailer_decodes),
+        cmocka_unit_test(no_changed_byte_passes),
+        cmocka_unit_test(unsigned_trailer_of_a_signed_body),
+        cmocka_unit_test(unsigned_bodies),
+        cmocka_unit_test(endless_lines_are_refused),
+        cmocka_unit_test(lines_behind_the_signature_are_refused),
+        cmocka_unit_test(trailer_lines_are_counted),
+        cmocka_unit_test(sizes_are_hexadecimal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

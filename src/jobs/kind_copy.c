@@ -33,6 +33,12 @@
 
 enum mode { MODE_COPY, MODE_SYNC, MODE_EXPORT, MODE_IMPORT };
 
+/* What it puts has the time of its source, and else the one of its arrival. */
+static bool keeps_times(enum mode mode)
+{
+    return mode == MODE_EXPORT || mode == MODE_IMPORT;
+}
+
 /* What the source has: its attributes, and the object, where it had to be opened for them. */
 struct source_object {
     struct wire_attr attr;
@@ -202,10 +208,9 @@ static bool as_there(const struct kind_work *w, enum mode mode, const struct wir
 static struct slice meta_of(struct kind_work *w, enum mode mode, const struct wire_attr *from, bool open)
 {
     struct posix_meta p;
-    bool keeps = mode == MODE_EXPORT || mode == MODE_IMPORT;
     posix_meta_decode(from->meta, open, &p);
     open = open && p.has & POSIX_HAS_MODE && (p.mode & S_IRWXU) != S_IRWXU;
-    bool timed = keeps && from->mtime_ns > 0 && !(p.has & POSIX_HAS_MTIME);
+    bool timed = keeps_times(mode) && from->mtime_ns > 0 && !(p.has & POSIX_HAS_MTIME);
     if (!timed && !open)
         return from->meta;
     _cleanup_buf_ struct buf line = BUF_INIT(POSIX_META_MAX_BYTES), all = BUF_INIT(from->meta.n + KIB);
@@ -361,7 +366,7 @@ static int send(struct kind_work *w, enum mode mode, const struct kind_object *o
         bool is_put = false;
         int r = take_tags(w, o->key, from, e);
         r = r < 0 ? r : send_once(w, mode, o, source, key, is_open, &there, &is_put, e);
-        if (mode != MODE_SYNC || !is_put || (r >= 0 && etags_tell(w, from, &there)))
+        if (keeps_times(mode) || !is_put || (r >= 0 && etags_tell(w, from, &there)))
             return r;
         int replaced = was_replaced(w, o, from, r < 0 ? NULL : e);
         if (replaced <= 0)

@@ -90,14 +90,8 @@ static int note_start(struct object_service *s, struct err *e)
     return kv_txn_commit(t, KV_DURABLE, e);
 }
 
-int object_service_open(const struct object_config *config, struct object_service **ret, struct err *e)
+static void init_locks(struct object_service *s)
 {
-    struct object_service *s = calloc(1, sizeof(*s));
-    assert(s);
-    s->magic = OBJECT_SERVICE_MAGIC;
-    s->config = *config;
-    atomic_init(&s->of_users_max, OBJECT_OF_USERS_MAX);
-    s->crowd.most = config->gate.waiting;
     lock_init(&s->lock, LOCK_OBJECT);
     lock_init(&s->watch_lock, LOCK_LEAF);
     lock_init(&s->expire_lock, LOCK_LEAF);
@@ -106,6 +100,21 @@ int object_service_open(const struct object_config *config, struct object_servic
     lock_init(&s->keep_lock, LOCK_LEAF);
     lock_init(&s->upload_lock, LOCK_OBJECT);
     cond_init(&s->upload_ended);
+    for (size_t i = 0; i < OBJECT_STRIPES; i++) {
+        lock_init(&s->stripes[i].lock, LOCK_OBJECT);
+        cond_init(&s->stripes[i].ended);
+    }
+}
+
+int object_service_open(const struct object_config *config, struct object_service **ret, struct err *e)
+{
+    struct object_service *s = calloc(1, sizeof(*s));
+    assert(s);
+    s->magic = OBJECT_SERVICE_MAGIC;
+    s->config = *config;
+    atomic_init(&s->of_users_max, OBJECT_OF_USERS_MAX);
+    s->crowd.most = config->gate.waiting;
+    init_locks(s);
     moved_init(&s->moved);
     s->lookups = lookups_new();
     s->gate = gate_new(&config->gate);
@@ -113,10 +122,6 @@ int object_service_open(const struct object_config *config, struct object_servic
     s->values = values_new(budget_total(config->budget) / VALUES_SHARE);
     s->value_budget = budget_new(values_max_bytes(s->values) / 2);
     s->part_budget = budget_new(budget_total(config->budget) / UPLOAD_SHARE);
-    for (size_t i = 0; i < OBJECT_STRIPES; i++) {
-        lock_init(&s->stripes[i].lock, LOCK_OBJECT);
-        cond_init(&s->stripes[i].ended);
-    }
     int r = bucket_table_open(config->control, config->seal, &s->buckets, e);
     if (r == 0)
         r = user_table_open(config->control, &s->users, e);

@@ -308,3 +308,22 @@ static inline void testkv_reset(void)
     }
     store_open_kv = kv_open_rocksdb;
 }
+
+/* Whether what is queued waits; until then nothing is recorded. */
+static inline void hold_writer(struct disk *d, bool hold)
+{
+    lock_take(&d->lock);
+    d->hold = hold;
+    cond_signal(&d->wake_writer);
+    lock_drop(&d->lock);
+}
+
+static inline uint64_t count_chunks(struct store *s)
+{
+    struct kv_iter *_cleanup_(kv_iter_freep) it = kv_iter_new(s->disks[0].kv, SLICE_LIT("c"), SLICE_LIT("d"));
+    struct slice k, v;
+    uint64_t n = 0;
+    while (kv_iter_next(it, &k, &v, NULL) == 0)
+        n++;
+    return n;
+}

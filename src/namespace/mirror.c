@@ -387,11 +387,12 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
     if (key.n == 0 || key.n > ORIGIN_KEY_MAX_BYTES || (posix && !mirror_key_is_path(key)))
         return err_set(e, -ENOENT, "no such key");
     struct attr found;
+    uint64_t seen = mirror_generation(m, u->bucket, key); /* what is learnt may build on what is recalled */
     int r = fresh ? -ENOENT : mirror_recall(m, u->bucket, key, a, &found);
     if (r == 0 && found.is_directory && posix && full && !found.has_meta)
-        r = stat_marker(m, u, key, mirror_generation(m, u->bucket, key), a, &found, e);
+        r = stat_marker(m, u, key, seen, a, &found, e);
     else if (r == 0 && found.is_absent && posix && !found.is_childless)
-        r = stat_directory(m, u, key, full, mirror_generation(m, u->bucket, key), a, &found, e);
+        r = stat_directory(m, u, key, full, seen, a, &found, e);
     else if (r < 0 || !answers(&found, posix, full))
         r = stat_origin(m, u, key, posix, full, a, &found, e);
     if (r < 0)

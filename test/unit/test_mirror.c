@@ -187,6 +187,43 @@ static void test_overtaken_answers_are_not_kept(void **state)
     drop(f);
 }
 
+static struct fixture *writing;
+
+/* The wall clock, whose first question is when somebody writes "k". */
+static uint64_t write_meanwhile(void)
+{
+    struct fixture *f = writing;
+    writing = NULL;
+    if (f) {
+        struct bucket *b = f->u->bucket;
+        struct attr attr = {.size_bytes = 5, .confirmed_ns = sys->real_ns(), .etag = SLICE_LIT("new")};
+        mirror_learn(f->m, b, SLICE_LIT("k"), &attr, mirror_changed(f->m, b, SLICE_LIT("k")));
+    }
+    return 1000000 * SECOND;
+}
+
+/* That there is no such object was recalled before it was written, and only then asked whether there is a
+ * directory: what is written stays known. (Fails where the generation is looked at after what is recalled.)
+ */
+static void test_a_write_while_absence_is_recalled(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=never\n");
+    struct attr a;
+    assert_int_equal(stat_key(f, "k", false, &a), -ENOENT); /* which says nothing of a directory */
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    table.real_ns = write_meanwhile;
+    writing = f;
+    sys = &table;
+    (void)stat_key(f, "k", true, &a); /* meanwhile: either answer is right */
+    sys = before;
+    assert_null(writing);
+    assert_int_equal(stat_key(f, "k", true, &a), 0);
+    assert_int_equal(a.size_bytes, 5);
+    drop(f);
+}
+
 /* What is asked on behalf of a bucket that was changed since is not kept for the one that took its place. */
 static void test_changed_bucket_learns_nothing_more(void **state)
 {
@@ -520,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_absence_is_believed_for_a_second),
         cmocka_unit_test(test_absent_object_may_be_a_directory),
         cmocka_unit_test(test_overtaken_answers_are_not_kept),
+        cmocka_unit_test(test_a_write_while_absence_is_recalled),
         cmocka_unit_test(test_changed_bucket_learns_nothing_more),
         cmocka_unit_test(test_pages_of_any_size_give_the_same_names),
         cmocka_unit_test(test_listing_after_everything_is_empty),

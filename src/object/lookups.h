@@ -48,8 +48,8 @@ void lookups_free(struct lookups *l); /* NULL is ignored */
 /* Whether a file by that name, of the bucket with this place, is likely to be opened when it was looked up.
  */
 bool lookups_expect_open(struct lookups *l, uint64_t place, struct slice key);
-/* The origin was asked for it and has it. is_small: one request would bring all of it. is_fetched: its bytes
- * were asked for, too. */
+/* The origin was asked for it and has it. is_small: one request would bring all of it, which that for a range
+ * does not of an empty file. is_fetched: its bytes were asked for, too. */
 void lookups_note(struct lookups *l, uint64_t place, struct slice key, bool is_small, bool is_fetched);
 /* It is opened. Whether it was looked up before, which counts once, and its bytes were asked for then. */
 bool lookups_opened(struct lookups *l, uint64_t place, struct slice key);

@@ -154,22 +154,32 @@ static bool may_fetch(struct object_service *s, const struct upstream *u, struct
            lookups_expect_open(s->lookups, b->place, key);
 }
 
+/* An origin that is away was waited for as long as it may be, and whoever gives up waits for nothing more. */
+static bool is_final(int r)
+{
+    return retry_is_transient(r) || r == -ECANCELED || r == ERR_CLOSED;
+}
+
 /* What there is by a name that a mount looks up: with the first bytes of a file that is likely to be opened
- * next. Where they cannot be had, it is asked for as always; not where the origin gave no answer for as long
- * as anybody waits for one. */
+ * next. Where they cannot be had, it is asked for as always. */
 static int look_up(struct object_session *ses, struct upstream *u, const struct wire_stat_req *q,
                    struct arena *a, struct attr *ret, struct err *e)
 {
     struct object_service *s = ses->service;
-    int r = may_fetch(s, u, q->key) ? object_look_up(ses, u, q->key, a, ret, e) : -ENOENT;
+    struct err why = {0};
+    int r = may_fetch(s, u, q->key) ? object_look_up(ses, u, q->key, a, ret, &why) : -EEXIST;
     bool is_fetched = r == 0;
-    if (r == -ECANCELED || retry_is_transient(r))
+    if (is_final(r) && is_looked_up(ses, u, q, a)) { /* its attributes may have come nevertheless */
+        if (e)
+            *e = why;
         return r;
+    }
     if (r < 0)
         r = mirror_stat(s->mirror, u, q->key, /* posix= */ true, q->flags & WIRE_META, /* fresh= */ false, a,
                         ret, e);
     if (r == 0 && !ret->is_directory)
-        lookups_note(s->lookups, u->bucket->place, q->key, ret->size_bytes <= STORE_BLOCK_BYTES, is_fetched);
+        lookups_note(s->lookups, u->bucket->place, q->key,
+                     ret->size_bytes > 0 && ret->size_bytes <= STORE_BLOCK_BYTES, is_fetched);
     return r;
 }
 

@@ -538,7 +538,8 @@ int object_look_up(struct object_session *ses, struct upstream *u, struct slice 
         return r;
     r = look_up(&o, e);
     object_opening_leave(o.service, &opening);
-    if (r == ERR_NOT_ADMITTED)
+    if (r == ERR_NOT_ADMITTED ||
+        r == ERR_ORIGIN_DENIED) /* as of what is archived, whose attributes are told */
         lookups_doubt(o.service->lookups, u->bucket->place, key);
     if (r == 0)
         *ret = o.attr;

@@ -148,7 +148,7 @@ static bool may_fetch(struct object_service *s, const struct upstream *u, struct
 {
     const struct bucket *b = u->bucket;
     unsigned can = u->origin->capabilities;
-    return can & ORIGIN_CAN_RANGE && !(can & ORIGIN_BYTES_ALONE) &&
+    return can & ORIGIN_CAN_RANGE && !(can & ORIGIN_BYTES_ALONE) && key.n <= ORIGIN_KEY_MAX_BYTES &&
            mirror_is_fresh(b, key, sys->real_ns(), /* is_absent= */ false) &&
            bucket_keep(b, key) != RULE_KEEP_NEVER && !back_has(s->back, b->id, key) &&
            lookups_expect_open(s->lookups, b->place, key);

@@ -858,6 +858,27 @@ static void test_look_ups_of_empty_files(void **state)
     end_uploads(u);
 }
 
+/* No origin is asked for a name that no key can be. (Fails without the look at its length in may_fetch.) */
+static void test_look_ups_of_names_that_are_too_long(void **state)
+{
+    struct fixture *f = *state;
+    struct origin_ops ops;
+    struct upstream *u = begin_look_ups(f, &ops, ".bin", 0);
+    char *key = arena_printf(f->arena, "before-0");
+    while (strlen(key) <= ORIGIN_KEY_MAX_BYTES)
+        key = arena_printf(f->arena, "%s/%0200d", key, 0);
+    key = arena_printf(f->arena, "%s/k.bin", key);
+    for (int i = 0; i < LOOKUPS_FIRST; i++) {
+        struct slice taught = slice_str(arena_printf(f->arena, "before-0/%d.bin", i));
+        lookups_note(f->service->lookups, u->bucket->place, taught, /* is_small= */ true,
+                     /* is_fetched= */ false);
+        (void)lookups_opened(f->service->lookups, u->bucket->place, taught);
+    }
+    assert_int_equal(look_up(f, key), -ENOENT);
+    assert_int_equal(L.gets + L.heads, 0);
+    end_uploads(u);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -885,6 +906,7 @@ int main(void)
         TEST(test_a_look_up_while_the_origin_is_away),
         TEST(test_look_ups_of_what_may_not_be_read),
         TEST(test_look_ups_of_empty_files),
+        TEST(test_look_ups_of_names_that_are_too_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

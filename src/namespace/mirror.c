@@ -322,9 +322,9 @@ static int stat_marker(struct mirror *m, struct upstream *u, struct slice key, u
     return 0;
 }
 
-/* There is no such object: a directory, or nothing. */
+/* There is no such object, as the origin said at since_ns, UINT64_MAX: just now. A directory, or nothing. */
 static int stat_directory(struct mirror *m, struct upstream *u, struct slice key, bool full, uint64_t seen,
-                          struct arena *a, struct attr *ret, struct err *e)
+                          uint64_t since_ns, struct arena *a, struct attr *ret, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *scratch = arena_new(LIST_ARENA_BYTES);
     _cleanup_free_ char *prefix = directory_prefix(key);
@@ -336,7 +336,7 @@ static int stat_directory(struct mirror *m, struct upstream *u, struct slice key
     *ret = (struct attr){.is_directory = page.n > 0,
                          .is_absent = page.n == 0,
                          .is_childless = page.n == 0,
-                         .confirmed_ns = sys->real_ns()};
+                         .confirmed_ns = MIN(since_ns, sys->real_ns())};
     if (page.n > 0)
         ret->mtime_ns = page.entries[0].attr.mtime_ns;
     bool has_marker = page.n > 0 && slice_eq(page.entries[0].key, slice_of(prefix, key.n + 1));
@@ -362,7 +362,7 @@ static int stat_origin(struct mirror *m, struct upstream *u, struct slice key, b
     if (r != -ENOENT)
         return r;
     if (posix)
-        return stat_directory(m, u, key, full, seen, a, ret, e);
+        return stat_directory(m, u, key, full, seen, UINT64_MAX, a, ret, e);
     *ret = (struct attr){.is_absent = true, .confirmed_ns = sys->real_ns()};
     mirror_learn(m, u->bucket, key, ret, seen);
     return 0;
@@ -392,7 +392,7 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
     if (r == 0 && found.is_directory && posix && full && !found.has_meta)
         r = stat_marker(m, u, key, seen, a, &found, e);
     else if (r == 0 && found.is_absent && posix && !found.is_childless)
-        r = stat_directory(m, u, key, full, seen, a, &found, e);
+        r = stat_directory(m, u, key, full, seen, found.confirmed_ns, a, &found, e);
     else if (r < 0 || !answers(&found, posix, full))
         r = stat_origin(m, u, key, posix, full, a, &found, e);
     if (r < 0)

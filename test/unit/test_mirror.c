@@ -153,6 +153,23 @@ static void test_absence_is_believed_for_a_second(void **state)
     drop(f);
 }
 
+/* Also where it is asked meanwhile whether there is a directory, which says nothing new of the object. (Fails
+ * where stat_directory's answer counts as one of now.) */
+static void test_absence_is_believed_for_no_more_than_a_second(void **state)
+{
+    (void)state;
+    struct fixture *f = make("validate=never\n");
+    struct attr a;
+    assert_int_equal(stat_key(f, "k", false, &a), -ENOENT);
+    clock_sys_advance(SECOND * 9 / 10);
+    assert_int_equal(stat_key(f, "k", true, &a), -ENOENT);
+    assert_int_equal(script_count(f->script, SCRIPT_HEAD), 1);
+    script_set(f->script, "k", 10, 1);
+    clock_sys_advance(SECOND / 5);
+    assert_int_equal(stat_key(f, "k", true, &a), 0);
+    drop(f);
+}
+
 /* That no object has a name does not mean that no directory has it. */
 static void test_absent_object_may_be_a_directory(void **state)
 {
@@ -555,6 +572,7 @@ int main(void)
         cmocka_unit_test(test_how_long_it_is_believed),
         cmocka_unit_test(test_clock_set_back_is_no_reason_to_believe),
         cmocka_unit_test(test_absence_is_believed_for_a_second),
+        cmocka_unit_test(test_absence_is_believed_for_no_more_than_a_second),
         cmocka_unit_test(test_absent_object_may_be_a_directory),
         cmocka_unit_test(test_overtaken_answers_are_not_kept),
         cmocka_unit_test(test_a_write_while_absence_is_recalled),

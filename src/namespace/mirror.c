@@ -22,7 +22,6 @@
 #define CLOCK_SLACK_MS                                                                                       \
     1000 /* confirmed this far ahead of the clock: believed; further: the clock was set back */
 #define LIST_ARENA_BYTES (2 * MIB)
-#define EMPTY_PAGES_MAX  100
 
 struct mirror *mirror_new(uint64_t cache_bytes)
 {
@@ -284,8 +283,11 @@ static int list_first(struct upstream *u, struct origin_list l, struct arena *a,
                       struct err *e)
 {
     _cleanup_free_ char *token = NULL;
-    for (int i = 0; i < EMPTY_PAGES_MAX; i++) {
+    struct origin_walk walk = {0};
+    for (;;) {
         int r = upstream_list(u, &l, a, ret, e);
+        if (r == 0)
+            r = origin_walk_on(&walk, ret, e);
         if (r < 0 || ret->n > 0 || !ret->truncated || ret->next_token.n == 0)
             return r;
         char *next = slice_dup(ret->next_token);
@@ -293,7 +295,6 @@ static int list_first(struct upstream *u, struct origin_list l, struct arena *a,
         free(token);
         token = next;
     }
-    return err_set(e, ERR_ORIGIN_FAILED, "%d empty pages of a listing one after the other", EMPTY_PAGES_MAX);
 }
 
 static char *directory_prefix(struct slice key)

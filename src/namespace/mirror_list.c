@@ -23,6 +23,7 @@
 #define LIST_ARENA_BYTES (8 * MIB) /* one page of the origin, at most 1000 entries */
 #define OLD_ARENA_BYTES  (64 * KIB)
 #define TOKEN_MAX_BYTES  (16 * KIB)
+#define PAGES_MAX        100 /* of the origin for one of ours */
 
 /* One listing under way. */
 struct lister {
@@ -275,10 +276,12 @@ static int take_page(struct lister *l, const struct origin_page *all, struct err
 }
 
 /* Asks until there is at least one entry to give or no more pages: a page may be empty, or be so after
- * filtering. */
+ * filtering. Behind many pages of which nothing can be given it is left to the caller, who may have gone, to
+ * ask for what is behind them. */
 static int list_origin(struct lister *l, struct err *e)
 {
-    do {
+    struct origin_walk walk = {0};
+    for (unsigned pages = 1;; pages++) {
         struct origin_list ask = {
             .prefix = l->q->prefix,
             .delimiter = (char)l->q->delimiter,
@@ -293,11 +296,12 @@ static int list_origin(struct lister *l, struct err *e)
         l->asked_ns = sys->real_ns();
         int r = upstream_list(l->u, &ask, l->scratch, &page, e);
         if (r == 0)
+            r = origin_walk_on(&walk, &page, e);
+        if (r == 0)
             r = take_page(l, &page, e);
-        if (r < 0)
+        if (r < 0 || !l->truncated || l->n_entries > 0 || (pages >= PAGES_MAX && l->next.n > 0))
             return r;
-    } while (l->truncated && l->n_entries == 0);
-    return 0;
+    }
 }
 
 static void lister_fini(struct lister *l)

@@ -23,6 +23,7 @@ struct listing {
     size_t n_given;
     struct back_listed mine[MINE_MAX];
     size_t n_mine;
+    struct origin_walk walk;
     bool limited; /* there may be more records than `mine` could hold */
 };
 
@@ -137,11 +138,14 @@ static int origin_lives(struct listing *l, struct slice group, bool *ret, struct
     _cleanup_(arena_freep) struct arena *a = arena_new(ROUND_ARENA);
     _cleanup_buf_ struct buf token = BUF_INIT(ROUND_ARENA);
     struct origin_page page;
+    struct origin_walk walk = {0};
     *ret = false;
     do {
         struct origin_list ask = {.prefix = group, .token = buf_view(&token), .max = 1000};
         arena_clear(a);
         int r = origin_list(l->upstream->origin, &ask, a, &page, e);
+        if (r == 0)
+            r = origin_walk_on(&walk, &page, e);
         if (r < 0)
             return r;
         for (size_t i = 0; i < page.n && !*ret; i++)
@@ -225,6 +229,9 @@ static int one_round(struct listing *l, bool *ret_more, struct err *e)
         give(l, &merged[i]);
     bool again = m.cut || l->limited;
     *ret_more = again || page.truncated;
+    r = again ? 0 : origin_walk_on(&l->walk, &page, e); /* else the records lead on */
+    if (r < 0)
+        return r;
     struct slice position = m.cut ? m.last : upper;
     r = *ret_more ? keep(&l->position, position) : 0;
     return r < 0 ? r : keep(&l->inner, again ? SLICE_NULL : page.next_token);

@@ -99,6 +99,7 @@ static int list_below(struct move *m, struct slice prefix, struct err *e)
     _cleanup_(arena_freep) struct arena *a = arena_new(LIST_ARENA);
     struct origin_page page = {.truncated = true};
     _cleanup_free_ char *token = NULL;
+    struct origin_walk walk = {0};
     int r = 0;
     while (r == 0 && page.truncated) {
         struct origin_list l = {.prefix = prefix,
@@ -106,6 +107,8 @@ static int list_below(struct move *m, struct slice prefix, struct err *e)
                                 .token = token ? slice_str(token) : SLICE_NULL,
                                 .max = 1000};
         r = upstream_list(m->upstream, &l, a, &page, e);
+        if (r == 0)
+            r = origin_walk_on(&walk, &page, e);
         for (size_t i = 0; r == 0 && i < page.n; i++)
             r = page.entries[i].is_prefix ? list_below(m, page.entries[i].key, e)
                                           : add(m, &page.entries[i], e);

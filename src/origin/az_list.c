@@ -129,7 +129,8 @@ static int on_entry(struct reader *l, const char *name, struct err *e)
     bool is_blob = strcmp(name, "Blob") == 0;
     l->now.is_prefix = strcmp(name, "BlobPrefix") == 0;
     bool counts = l->now.is_prefix || (is_blob && !(l->is_folder && l->now.attr.size_bytes == 0));
-    int r = counts ? web_page_add(&l->page, &l->now, e) : 0;
+    int r = counts ? web_page_add(&l->page, &l->now, e)
+                   : web_page_leave_out(&l->page, l->now.key, /* place= */ 0, e);
     l->now = (struct origin_entry){0};
     l->is_folder = false;
     return r;

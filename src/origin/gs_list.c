@@ -19,6 +19,15 @@
 #define FIELDS_OF_VERSIONS                                                                                   \
     "items(name,size,generation,updated,timeCreated,timeDeleted),prefixes,nextPageToken"
 
+/* Generations of one name are in order. */
+static int leave_out(struct web_page *p, struct slice key, const json_t *j, struct err *e)
+{
+    const json_t *text = json_object_get(j, "generation");
+    uint64_t generation = 0;
+    (void)slice_u64(slice_of(json_string_value(text), json_string_length(text)), &generation);
+    return web_page_leave_out(p, key, generation, e);
+}
+
 static int add_item(struct web_page *p, const struct gs_view *v, const json_t *j, struct err *e)
 {
     const json_t *name = json_object_get(j, "name");
@@ -26,10 +35,12 @@ static int add_item(struct web_page *p, const struct gs_view *v, const json_t *j
     bool has = true;
     if (!json_is_string(name))
         return err_set(e, ERR_ORIGIN_FAILED, "the page has an object without a name");
-    int seen = v->is_on ? gs_view_has(v, j, &has, e) : 0;
-    if (seen < 0 || !has)
-        return seen;
-    int r = web_page_keep(p, slice_of(json_string_value(name), json_string_length(name)), &x.key, e);
+    struct slice key = slice_of(json_string_value(name), json_string_length(name));
+    int r = v->is_on ? gs_view_has(v, j, &has, e) : 0;
+    if (r == 0 && !has)
+        return leave_out(p, key, j, e);
+    if (r == 0)
+        r = web_page_keep(p, key, &x.key, e);
     if (r == 0)
         r = gs_json_attr(j, p->arena, &x.attr, e);
     return r == 0 ? web_page_add(p, &x, e) : r;

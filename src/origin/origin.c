@@ -465,6 +465,23 @@ int origin_list(struct origin *o, const struct origin_list *l, struct arena *a, 
     return operation_end(&x, r, e);
 }
 
+int origin_walk_on(struct origin_walk *w, const struct origin_page *page, struct err *e)
+{
+    struct slice last = page->n > 0 ? page->entries[page->n - 1].key : SLICE_NULL;
+    struct slice reached = page->reached.n > 0 ? page->reached : last;
+    reached = slice_sub(reached, 0, MIN(reached.n, sizeof(w->reached)));
+    if (slice_cmp(reached, slice_of(w->reached, w->n)) > 0) {
+        memcpy(w->reached, reached.p, reached.n);
+        w->n = reached.n;
+        w->n_idle = 0;
+        return 0;
+    }
+    if (!page->truncated || ++w->n_idle < ORIGIN_IDLE_PAGES_MAX)
+        return 0;
+    return err_set(e, ERR_ORIGIN_FAILED, "%d pages of a listing one after the other that lead nowhere",
+                   ORIGIN_IDLE_PAGES_MAX);
+}
+
 int origin_put(struct origin *o, const struct origin_put *p, const struct origin_body *body, struct arena *a,
                struct origin_attr *ret_attr, struct err *e)
 {

@@ -270,7 +270,22 @@ struct origin_page {
     size_t n;
     bool truncated;
     struct slice next_token;
+    /* How far the origin's answer reached, where it also had what is no entry: bytes that go up from page to
+     * page. Empty: to the last entry. */
+    struct slice reached;
 };
+
+/* A listing of which a caller asks page after page for as long as it gets nothing: whether that has an end.
+ * Services send empty pages at times, and some lose their place; one that does nothing else would be asked
+ * for ever. All zero at first. */
+#define ORIGIN_IDLE_PAGES_MAX 100 /* in a row that lead no further than those before */
+struct origin_walk {
+    unsigned n_idle;
+    size_t n;
+    char reached[ORIGIN_KEY_MAX_BYTES + 16];
+};
+/* After each page. ERR_ORIGIN_FAILED: no further one is asked for. */
+int origin_walk_on(struct origin_walk *w, const struct origin_page *page, struct err *e);
 
 /* An upload in parts that is driven from outside: it outlives calls, and this process. Kinds without leave
  * the four functions out (origin_has_uploads). */

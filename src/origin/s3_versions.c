@@ -342,7 +342,9 @@ static int add_versions(struct s3 *s, struct web_page *page, const struct s3_ver
             page->truncated = true;
             return 0;
         }
-        int r = is_it && !x->is_marker ? add_version(s, page, x, e) : 0;
+        /* The newest of a key come first. */
+        int r = is_it && !x->is_marker ? add_version(s, page, x, e)
+                                       : web_page_leave_out(page, x->key, UINT64_MAX - x->exact_ns, e);
         if (r < 0)
             return r;
         is_decided = is_decided || is_it;

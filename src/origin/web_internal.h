@@ -325,6 +325,7 @@ struct web_page {
     struct slice next_token;
     struct origin_entry *entries; /* `max` of them, keys still with own_prefix */
     size_t n;
+    struct slice left_out; /* the furthest of those, as in origin_page */
 };
 
 /* -ENAMETOOLONG for prefixes that no key can have. fini also after a failure. */
@@ -337,6 +338,8 @@ int web_page_room(struct web_page *p, size_t n, struct err *e);
 int web_page_keep(struct web_page *p, struct slice s, struct slice *ret, struct err *e);
 /* The entry's strings are the arena's. */
 int web_page_add(struct web_page *p, const struct origin_entry *x, struct err *e);
+/* What the answer has and is no entry; of several with one key `place` goes up. */
+int web_page_leave_out(struct web_page *p, struct slice key, uint64_t place, struct err *e);
 int web_page_finish(struct web_page *p, struct origin_page *ret, struct err *e);
 /* Of a listing of one object only: whether it, or the folder in which it lies, is asked for. *ret: its entry,
  * without attributes. */

@@ -75,6 +75,21 @@ int web_page_add(struct web_page *p, const struct origin_entry *x, struct err *e
     return 0;
 }
 
+int web_page_leave_out(struct web_page *p, struct slice key, uint64_t place, struct err *e)
+{
+    struct slice own = slice_str(p->own_prefix);
+    char text[ORIGIN_KEY_MAX_BYTES + 1 + sizeof(place)];
+    key = slice_starts(key, own) ? slice_from(key, own.n) : key;
+    size_t n = MIN(key.n, (size_t)ORIGIN_KEY_MAX_BYTES);
+    if (n > 0)
+        memcpy(text, key.p, n);
+    text[n++] = '\0';
+    for (unsigned shift = 64; shift > 0; shift -= 8)
+        text[n++] = (char)(place >> (shift - 8));
+    struct slice reached = slice_of(text, n);
+    return slice_cmp(reached, p->left_out) > 0 ? web_page_keep(p, reached, &p->left_out, e) : 0;
+}
+
 /* Decodes the key and takes the origin's prefix off it. */
 static int finish_entry(struct web_page *p, struct origin_entry *x, struct err *e)
 {
@@ -102,10 +117,13 @@ int web_page_finish(struct web_page *p, struct origin_page *ret, struct err *e)
     if (p->truncated && p->next_token.n == 0)
         return err_set(e, ERR_ORIGIN_FAILED, "the page is truncated but tells no continuation");
     size_t n = 0;
+    struct slice reached = p->left_out;
     for (size_t i = 0; i < p->n; i++) {
         int r = finish_entry(p, &p->entries[i], e);
         if (r < 0)
             return r;
+        if (slice_cmp(p->entries[i].key, reached) > 0)
+            reached = p->entries[i].key;
         if (p->entries[i].key.n > 0) /* the marker of the prefix itself is no entry of it */
             p->entries[n++] = p->entries[i];
     }
@@ -117,6 +135,7 @@ int web_page_finish(struct web_page *p, struct origin_page *ret, struct err *e)
         memcpy(entries, p->entries, n * sizeof(*entries));
     *ret = (struct origin_page){.entries = entries,
                                 .n = n,
+                                .reached = reached,
                                 .truncated = p->truncated,
                                 .next_token = p->truncated ? p->next_token : SLICE_NULL};
     return 0;

@@ -389,6 +389,73 @@ static void test_a_listing_that_leads_to_itself_ends(void **state)
     drop(f);
 }
 
+static void empty_further_on(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                             struct script_fate *fate)
+{
+    (void)s, (void)g;
+    fate->empty_page = op == SCRIPT_LIST && nth <= 10000; /* or a node without the look would never end */
+}
+
+/* Empty pages that each lead to another one end the listing with an error, and soon, too. (Without the look
+ * at what a page brings, origin_walk_on, it is asked 10,000 times here, and for ever elsewhere.) */
+static void test_a_listing_of_empty_pages_alone_ends(void **state)
+{
+    (void)state;
+    struct fixture *f = make("retry=0s\n");
+    struct wire_list_req req = {.bucket = SLICE_LIT("b"), .max = 10, .flags = WIRE_FRESH};
+    struct wire_list_rep rep;
+    script_set(f->script, "a", 1, 1);
+    f->script->fn = empty_further_on;
+    assert_int_equal(mirror_list(f->m, f->u, &req, f->arena, &rep, NULL), ERR_ORIGIN_FAILED);
+    assert_int_equal(script_count(f->script, SCRIPT_LIST), ORIGIN_IDLE_PAGES_MAX);
+    drop(f);
+}
+
+/* Of many names that no mount can show no single answer waits for all: the caller, if it is still
+ * there, asks for what is behind them, and finds the one that it can. (With PAGES_MAX of mirror_list.c
+ * away the first answer comes after all of them.) */
+static void test_many_names_that_cannot_be_shown_are_passed_in_several_answers(void **state)
+{
+    (void)state;
+    struct fixture *f = make("");
+    char key[32];
+    for (int i = 0; i < 120; i++) {
+        (void)snprintf(key, sizeof(key), "a//%03d", i);
+        script_set(f->script, key, 1, 1);
+    }
+    script_set(f->script, "b", 1, 1);
+    struct wire_list_req req = {.max = 1, .flags = WIRE_POSIX};
+    struct wire_list_rep rep;
+    assert_int_equal(mirror_list(f->m, f->u, &req, f->arena, &rep, NULL), 0);
+    assert_int_equal(rep.n_entries, 0);
+    assert_true(rep.truncated);
+    assert_int_equal(script_count(f->script, SCRIPT_LIST), 100);
+    _cleanup_free_ char *got = names(f, "", 0, 1, WIRE_POSIX);
+    assert_string_equal(got, "b ");
+    drop(f);
+}
+
+/* Pages that reach further than those before go on without end, also with nothing in them, as those of
+ * versions that are not asked for; of the others a hundred in a row are too many. */
+static void test_only_pages_that_lead_nowhere_end_a_walk(void **state)
+{
+    (void)state;
+    struct origin_walk w = {0};
+    char reached[16];
+    for (int i = 0; i < 1000; i++) {
+        (void)snprintf(reached, sizeof(reached), "k%04d", i);
+        struct origin_page further = {.truncated = true, .reached = slice_str(reached)};
+        assert_int_equal(origin_walk_on(&w, &further, NULL), 0);
+    }
+    struct origin_entry same = {.key = SLICE_LIT("k0999")};
+    struct origin_page again = {.entries = &same, .n = 1, .truncated = true}, last = again;
+    for (int i = 1; i < ORIGIN_IDLE_PAGES_MAX; i++)
+        assert_int_equal(origin_walk_on(&w, &again, NULL), 0);
+    last.truncated = false;
+    assert_int_equal(origin_walk_on(&w, &last, NULL), 0);
+    assert_int_equal(origin_walk_on(&w, &again, NULL), ERR_ORIGIN_FAILED);
+}
+
 /* A page is asked for once within the ttl, its entries answer questions for their keys, and a local write
  * ends both. */
 static void test_pages_and_their_entries_are_remembered(void **state)
@@ -582,6 +649,9 @@ int main(void)
         cmocka_unit_test(test_directory_hides_the_file_across_pages),
         cmocka_unit_test(test_empty_pages_are_passed_over),
         cmocka_unit_test(test_a_listing_that_leads_to_itself_ends),
+        cmocka_unit_test(test_a_listing_of_empty_pages_alone_ends),
+        cmocka_unit_test(test_many_names_that_cannot_be_shown_are_passed_in_several_answers),
+        cmocka_unit_test(test_only_pages_that_lead_nowhere_end_a_walk),
         cmocka_unit_test(test_pages_and_their_entries_are_remembered),
         cmocka_unit_test(test_a_bucket_is_forgotten_alone),
         cmocka_unit_test(test_rules_hold_for_pages_above_them),

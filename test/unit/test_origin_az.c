@@ -720,6 +720,7 @@ static void test_pages(void **state)
     WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
     assert_null(strstr(script_head(&f.script, 3), "marker="));
     assert_true(page.n == 0 && page.truncated && slice_eq_str(page.next_token, "1:cm1"));
+    assert_true(slice_eq_str(page.reached, "a")); /* what it reached all the same: further on than the start */
     /* Who goes on by the token alone gets what is behind that key, too. */
     struct origin_list on = {.max = 2, .token = arena_dup(f.arena, page.next_token)};
     WEB_FIXTURE_OK(origin_list(f.origin, &on, f.arena, &page, &e), e);

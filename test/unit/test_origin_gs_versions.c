@@ -52,6 +52,7 @@ static void test_list_as_of(void **state)
     l.token = page.next_token;
     WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
     assert_true(page.n == 0 && page.truncated);
+    assert_true(slice_cmp(page.reached, SLICE_LIT("c")) > 0); /* which was not there then */
     l.token = page.next_token;
     WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
     /* "e" was removed within the second that the date is. */

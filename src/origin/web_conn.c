@@ -36,6 +36,7 @@
 #define BUFFERS_MAX        (16 * MIB) /* of all connections of an origin together, per direction */
 #define SPARE_SHARE        8 /* one place in so many is not for bodies, and as many more not for slow ones */
 #define LIFE_MAX_S         600L
+#define UNWANTED_MAX       MIB /* of a body that nobody reads: errors, and what follows on a success */
 #define EXPECT_WAIT_MS     1000L
 #define EXPECT_ABOVE_BYTES ((uint64_t)MIB) /* of curl, which expects nothing for less */
 #define USER_AGENT         "forebay/" FOREBAY_VERSION
@@ -243,16 +244,34 @@ static size_t on_header(char *p, size_t size, size_t n, void *arg)
     return c->stopped && c->method != WEB_HEAD ? CURL_WRITEFUNC_ERROR : n;
 }
 
+static bool is_refused(const struct web_call *c)
+{
+    return c->response.status >= 300 && c->response.status != c->accept;
+}
+
+/* What nobody reads is no progress, and has an end here. A refusal is told by its beginning all the same. */
+static size_t pass_over(struct web_call *c, const char *p, size_t n)
+{
+    if (!is_success(c)) {
+        size_t room = c->error_body.max - c->error_body.n;
+        (void)buf_append(&c->error_body, p, MIN(n, room));
+    }
+    c->unwanted += n;
+    if (c->unwanted <= UNWANTED_MAX)
+        return n;
+    if (!is_refused(c))
+        c->stopped = err_set(c->err, ERR_ORIGIN_FAILED, "a body of more than %zu bytes where none belongs",
+                             (size_t)UNWANTED_MAX);
+    return CURL_WRITEFUNC_ERROR;
+}
+
 static size_t on_write(char *p, size_t size, size_t n, void *arg)
 {
     struct web_call *c = arg;
     n *= size;
-    if (!is_success(c)) {
-        size_t room = c->error_body.max - c->error_body.n;
-        (void)buf_append(&c->error_body, p, MIN(n, room));
-    } else if (c->on_body) {
-        c->stopped = c->on_body(c->arg, p, n);
-    }
+    if (!is_success(c) || !c->on_body)
+        return pass_over(c, p, n);
+    c->stopped = c->on_body(c->arg, p, n);
     c->progress_ms = sys_mono_ms();
     return c->stopped ? CURL_WRITEFUNC_ERROR : n;
 }
@@ -534,7 +553,7 @@ static int conclude(struct web_call *c, struct web_conn *conn, CURLcode code, st
     if (c->stopped)
         return e && e->code == 0 ? err_set(e, c->stopped, "%s", err_text(c->stopped)) : c->stopped;
     int status = c->response.status;
-    bool refused = status >= 300 && status != c->accept;
+    bool refused = is_refused(c);
     if (code != CURLE_OK && !refused) { /* a refusal may cut an upload short; it says more than curl */
         int class = class_of_curl(code, c, conn->easy);
         return err_set(e, class, "%s%s", conn->error[0] ? conn->error : curl.easy_strerror(code),
@@ -589,6 +608,7 @@ static int perform_once(struct web_call *c, struct err *e)
     c->err->code = 0;
     c->stopped = 0;
     c->body_sent = 0;
+    c->unwanted = 0;
     c->begun = 0;
     c->is_continued = false;
     c->ended = false;

@@ -209,6 +209,7 @@ struct web_call {
     int stopped;     /* their result */
     struct trust trust;
     uint64_t body_sent;
+    uint64_t unwanted; /* bytes of the answer that nobody reads */
     uint64_t progress_ms;
     unsigned begun;    /* how often curl began to send it */
     bool is_continued; /* 100 Continue came */

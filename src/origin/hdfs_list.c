@@ -27,6 +27,7 @@ static int read_batches(struct hdfs *h, const char *path, struct tree_folder *f,
 {
     struct buf _cleanup_buf_ body = BUF_INIT(WEB_LIST_MAX_BYTES);
     char _cleanup_free_ *last = NULL;
+    struct origin_walk walk = {0};
     for (int i = 0; i < BATCHES_MAX; i++) {
         char *next = NULL;
         uint64_t left = 0;
@@ -39,6 +40,10 @@ static int read_batches(struct hdfs *h, const char *path, struct tree_folder *f,
         last = next;
         if (left == 0)
             return 0;
+        struct origin_page batch = {.truncated = true, .reached = last ? slice_str(last) : SLICE_NULL};
+        r = origin_walk_on(&walk, &batch, e);
+        if (r < 0)
+            return r;
     }
     return err_set(e, ERR_ORIGIN_FAILED, "the listing does not come to an end");
 }

@@ -261,6 +261,29 @@ static void test_read_by_id(void **state)
     JSON("{\"DirectoryListing\":{\"partialListing\":{\"FileStatuses\":{\"FileStatus\":[" entries             \
          "]}},\"remainingEntries\":0}}")
 
+/* Batches that each say that more follows, and bring the same names again, are no directory: after a hundred
+ * of them the listing fails. (Without origin_walk_on in read_batches a hundred thousand are asked for.) */
+static void test_batches_that_lead_nowhere(void **state)
+{
+    static const char body[] =
+        "{\"DirectoryListing\":{\"partialListing\":{\"FileStatuses\":{\"FileStatus\":[" ENTRY(
+            "a", "FILE") "]}},\"remainingEntries\":5}}";
+    struct script_step steps[ORIGIN_IDLE_PAGES_MAX + 2] = {{.answer = FOLDER, .close = true}};
+    struct web_fixture f;
+    struct origin_list l = {.max = 10};
+    struct origin_page page;
+    struct err e = {0};
+    char answer[512];
+    (void)snprintf(answer, sizeof(answer), "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n%s", strlen(body),
+                   body);
+    for (size_t i = 1; i < ARRAY_SIZE(steps); i++)
+        steps[i].answer = answer;
+    web_fixture_start(&f, "hdfs://127.0.0.1:%p/data", steps, ARRAY_SIZE(steps), one_at_a_time);
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "lead nowhere"));
+    web_fixture_stop(&f);
+}
+
 /* A 404 that is not the server's own says nothing of the folder: the listing fails. One that the server says
  * is gone is left out. (Seen to fail with the class of the status.) */
 static void test_a_folder_that_a_proxy_does_not_find(void **state)
@@ -571,6 +594,7 @@ int main(void)
         cmocka_unit_test(test_read_without_redirect),
         cmocka_unit_test(test_read_by_id),
         cmocka_unit_test(test_a_folder_that_a_proxy_does_not_find),
+        cmocka_unit_test(test_batches_that_lead_nowhere),
         cmocka_unit_test(test_names_longer_than_any_in_a_key),
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_put_without_options),

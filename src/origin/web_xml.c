@@ -2,8 +2,8 @@
  * XML documents, read by expat as they arrive.
  *
  * A reader is told of each element at its end, with its text; that is all the services' flat documents need.
- * What the peer chooses is bounded here: bytes in all, depth, length of one text. Document types are refused,
- * so that there are no entities but the five of XML and no amplification.
+ * What the peer chooses is bounded here: bytes in all, depth, length of one text and of one tag. Document
+ * types are refused, so that there are no entities but the five of XML and no amplification.
  *
  * Invariants:
  *  1. After the first error nothing more is parsed and on_end is not called again.
@@ -19,6 +19,9 @@
 #include <expat.h>
 
 #define NAME_MAX_BYTES 47 /* longer names are known to nobody here and are cut */
+/* A tag, or what begins as one: the parser (before expat 2.6) begins such a piece anew with all that comes of
+ * it, so that one of megabytes takes minutes. Texts come in pieces. */
+#define PIECE_MAX_BYTES (64 * KIB)
 
 struct web_xml {
     XML_Parser parser;
@@ -147,12 +150,20 @@ void web_xml_free(struct web_xml *x)
     free(x);
 }
 
+static bool is_piece_too_long(const struct web_xml *x)
+{
+    XML_Index at = XML_GetCurrentByteIndex(x->parser);
+    return at >= 0 && x->seen > (uint64_t)at && x->seen - (uint64_t)at > PIECE_MAX_BYTES;
+}
+
 static int parse(struct web_xml *x, const void *p, size_t n, bool final, struct err *e)
 {
     if (!x->failed && XML_Parse(x->parser, p, (int)n, final) == XML_STATUS_ERROR && !x->failed)
         x->failed = err_set(&x->err, ERR_ORIGIN_FAILED, "answer, line %lu: %s",
                             (unsigned long)XML_GetCurrentLineNumber(x->parser),
                             XML_ErrorString(XML_GetErrorCode(x->parser)));
+    if (!x->failed && !final && is_piece_too_long(x))
+        stop(x, ERR_ORIGIN_FAILED, "a tag is too long");
     if (x->failed && e)
         *e = x->err;
     return x->failed;

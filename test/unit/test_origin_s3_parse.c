@@ -229,6 +229,29 @@ static void test_xml_limits(void **state)
     free(text);
 }
 
+/* What begins as a tag and does not end is refused long before the document is too long: the parser begins it
+ * anew with each piece that comes. (Without is_piece_too_long it is the end of the document that says so,
+ * after a minute or more where the document may have 32 MiB.) */
+static void test_a_tag_without_an_end(void **state)
+{
+    static const char *const begin[] = {"", "<", "<a b=\"", "<!--", "<a>text<"};
+    char piece[4096];
+    memset(piece, 'z', sizeof(piece));
+    for (size_t i = 0; i < ARRAY_SIZE(begin); i++) {
+        struct seen s = {0};
+        struct err e = {0};
+        struct web_xml *x = web_xml_new(1 << 20, count, &s);
+        int r = web_xml_feed(x, begin[i], strlen(begin[i]), &e);
+        size_t n = 0;
+        for (; r == 0 && n < 1 << 20; n += sizeof(piece))
+            r = web_xml_feed(x, piece, sizeof(piece), &e);
+        assert_int_equal(r, ERR_ORIGIN_FAILED);
+        assert_non_null(strstr(e.text, "a tag is too long"));
+        assert_true(n <= 128 * KIB);
+        web_xml_free(x);
+    }
+}
+
 /* Results of uploads and copies, with quoted and unquoted ETags; values that do not fit are left out; times
  * are in seconds, as those of HEAD. */
 static void test_results(void **state)
@@ -486,10 +509,11 @@ int main(void)
         cmocka_unit_test(test_head),        cmocka_unit_test(test_interim_head),
         cmocka_unit_test(test_bad_headers), cmocka_unit_test(test_much_metadata),
         cmocka_unit_test(test_classes),     cmocka_unit_test(test_error_documents),
-        cmocka_unit_test(test_xml_limits),  cmocka_unit_test(test_results),
-        cmocka_unit_test(test_escape),      cmocka_unit_test(test_etag_header),
-        cmocka_unit_test(test_order),       cmocka_unit_test(test_ini),
-        cmocka_unit_test(test_aws_chain),   cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_xml_limits),  cmocka_unit_test(test_a_tag_without_an_end),
+        cmocka_unit_test(test_results),     cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_etag_header), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_ini),         cmocka_unit_test(test_aws_chain),
+        cmocka_unit_test(test_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -297,6 +297,7 @@ static int check_object(const struct web_call *c, struct err *e)
 
 const struct web_kind az_web_kind = {
     .version_header = "etag",
+    .names_objects = true,
     .meta_prefix = "x-ms-meta-",
     .prepare = az_request_prepare,
     .refused = az_request_refused,
@@ -305,6 +306,7 @@ const struct web_kind az_web_kind = {
 
 const struct web_kind az_view_kind = {
     .version_header = "etag",
+    .names_objects = true,
     .meta_prefix = "x-ms-meta-",
     .tells_versions = true,
     .prepare = az_request_prepare,

@@ -279,6 +279,7 @@ static int s3_takes(struct origin *o, const struct origin_put *p, uint64_t size_
 
 const struct web_kind s3_web_kind = {
     .version_header = "etag",
+    .names_objects = true,
     .meta_prefix = "x-amz-meta-",
     .tells_checksums = true,
     .prepare = s3_request_prepare,
@@ -288,6 +289,7 @@ const struct web_kind s3_web_kind = {
 
 const struct web_kind s3_view_kind = {
     .version_header = "etag",
+    .names_objects = true,
     .meta_prefix = "x-amz-meta-",
     .tells_checksums = true,
     .tells_versions = true,

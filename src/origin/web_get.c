@@ -2,8 +2,8 @@
  * Reads: GET and HEAD of an object, and the checks of what came.
  *
  * Invariants:
- *  1. The sink sees bytes only after the answer was found to be the one asked for: status, range, length and,
- * when the version is pinned, ETag.
+ *  1. The sink sees bytes only after the answer was found to be the one asked for: of the service, status,
+ * range, length and, when the version is pinned, ETag.
  *  2. Success means that exactly the bytes of the range, cut at the object's size, went to the sink.
  *  3. The version is compared here as well as by the origin: services that ignore If-Match cannot mix
  * versions, and weak ETags, which never satisfy If-Match, can be pinned too.
@@ -98,6 +98,11 @@ static int begin(struct transfer *t, struct err *e)
     if (kind->tells_bytes_alone)
         attr.meta = SLICE_NULL;
     take_part(t, &attr);
+    /* The page of a proxy that wants a user, say, which is answered with 200 as well. */
+    if (kind->names_objects && attr.etag.n == 0 && attr.mtime_ns == 0)
+        return err_set(e, ERR_ORIGIN_FAILED,
+                       "%d with neither ETag nor Last-Modified: that is no answer of the service",
+                       t->call->response.status);
     if (arena_left(t->arena) < WEB_VERSION_MAX)
         return err_set(e, -ENOMEM, "the answer's version needs more memory than the request has");
     if (attr.etag.n == 0)

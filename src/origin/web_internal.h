@@ -46,6 +46,7 @@ struct web_kind {
     bool tells_checksums;       /* of whole objects, by S3's headers */
     bool is_node;               /* another Forebay: shows the tags of objects to those that ask (meta.h) */
     bool tells_versions;        /* reads are of versions that are asked for by id: META_VERSION */
+    bool names_objects;         /* answers to reads of an object have an ETag or a time, always */
     bool tells_bytes_alone;     /* headers of bytes are the answer's own, and no metadata of the object */
     /* Fills URL and headers of the call; called for each try, on the caller's thread, without locks. */
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);

@@ -81,6 +81,10 @@ static void test_wrong_answers(void **state)
           .pad = 100},
          ERR_PRECONDITION,
          "no longer 0x7"},
+        {{.answer = "HTTP/1.1 206 OK\r\nContent-Range: bytes 50-149/1000\r\nContent-Length: 100\r\n\r\n",
+          .pad = 100},
+         ERR_ORIGIN_FAILED,
+         "no answer of the service"},
         {{.answer = REFUSED("412 Condition", "ConditionNotMet"), .close = true},
          ERR_PRECONDITION,
          "ConditionNotMet: words"},
@@ -720,7 +724,8 @@ static void test_pages(void **state)
     WEB_FIXTURE_OK(origin_list(f.origin, &l, f.arena, &page, &e), e);
     assert_null(strstr(script_head(&f.script, 3), "marker="));
     assert_true(page.n == 0 && page.truncated && slice_eq_str(page.next_token, "1:cm1"));
-    assert_true(slice_eq_str(page.reached, "a")); /* what it reached all the same: further on than the start */
+    assert_true(
+        slice_eq_str(page.reached, "a")); /* what it reached all the same: further on than the start */
     /* Who goes on by the token alone gets what is behind that key, too. */
     struct origin_list on = {.max = 2, .token = arena_dup(f.arena, page.next_token)};
     WEB_FIXTURE_OK(origin_list(f.origin, &on, f.arena, &page, &e), e);

@@ -384,12 +384,18 @@ static struct attr keep_listed_time(const struct opener *o, const struct attr *a
     return now;
 }
 
-static int admit_discovered(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
+static struct attr learn_discovered(struct opener *o, const struct attr *attr)
 {
-    struct opener *o = arg;
     const struct attr found = keep_listed_time(o, attr);
     if (found.has_meta || found.mtime_ns > 0) /* else nobody shows it before it is asked for */
         mirror_learn(o->service->mirror, o->bucket, o->req->key, &found, o->seen);
+    return found;
+}
+
+static int admit_discovered(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
+{
+    struct opener *o = arg;
+    const struct attr found = learn_discovered(o, attr);
     return admit(o, &found, ret, e);
 }
 
@@ -418,10 +424,14 @@ static int discover(struct opener *o, bool whole, struct err *e)
     return r < 0 ? r : admit(o, &o->attr, &o->extent, e);
 }
 
-/* For a look-up alone: bytes that the cache does not take would come twice. */
+/* For a look-up alone: bytes that the cache does not take would come twice. What more there is than them
+ * would count for a quota. */
 static int admit_looked_up(void *arg, const struct attr *attr, struct extent **ret, struct err *e)
 {
-    int r = admit_discovered(arg, attr, ret, e);
+    struct opener *o = arg;
+    const struct attr found = learn_discovered(o, attr);
+    bool counts = found.size_bytes > STORE_BLOCK_BYTES && o->bucket->p.quota > 0;
+    int r = counts ? 0 : admit(o, &found, ret, e);
     return r == 0 && !*ret ? err_set(e, ERR_NOT_ADMITTED, "not cached") : r;
 }
 

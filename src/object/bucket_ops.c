@@ -426,7 +426,6 @@ static int origin_settings(struct slice settings, struct origin_options *ret, st
 int op_origin_check(struct object_session *ses, const struct wire_origin_check_req *req, struct arena *a,
                     struct wire_origin_check_rep *rep, struct err *e)
 {
-    (void)ses;
     if (req->settings.n > SETTINGS_MAX_BYTES || req->url.n > ORIGIN_KEY_MAX_BYTES * 4)
         return err_set(e, -E2BIG, "settings are too long");
     struct origin_options o;
@@ -440,8 +439,11 @@ int op_origin_check(struct object_session *ses, const struct wire_origin_check_r
     if (r == 0)
         r = origin_open(url, &o, "-", &origin, e);
     option_fini(&origin_option_table, &o);
-    if (r == 0)
+    if (r == 0) { /* nobody else would end it when the node stops */
+        origin->stop_soon = &ses->service->stopping_soon;
+        origin->stop = &ses->service->stopping;
         r = origin_check(origin, req->flags & WIRE_READ_ONLY, &results);
+    }
     if (r == 0)
         rep->results = arena_dup(a, buf_view(&results));
     return r;

@@ -470,6 +470,22 @@ def test_a_node_stops_before_a_silent_origin(silent, origin, after):
         assert show(node, job)["failed_objects"] == 0
 
 
+def test_a_node_stops_before_an_origin_that_is_checked(silent, origin):
+    """`forebay origin check` waits for an origin that no bucket has: a node that stops ends that, too. (Without the flags that
+    op_origin_check gives to it the node waits until the origin does not trickle any more, or its time-out is over.)"""
+    node, name, relay, _ = silent
+    relay.hush()
+    env = {**node.env, "FOREBAY_SOCKET": str(node.socket_path)}
+    command = subprocess.Popen([node.binary, "origin", "check", *settings(origin, relay), f"s3://{name}"], env=env,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    harness.wait_until(lambda: relay.held() > 0, BOUND, "the origin is asked")
+    began = time.monotonic()
+    node.stop()
+    assert time.monotonic() - began < BOUND
+    command.kill()  # or it waits for the next node
+    command.wait(BOUND)
+
+
 def test_parts_of_a_node_that_stops(new_node, route, origin):
     """Parts of an upload that wait when the node is told to stop, for the origin's answer or for a connection to it, are
     answered 503, and none of them that there is no such upload: it is there after the next start, and is completed. (Seen to

@@ -180,9 +180,11 @@ static int parse_html(struct slice text, struct slice path, struct site_folder *
         text = slice_from(text, (size_t)open + 1);
         bool link =
             text.n > 2 && (text.p[0] == 'a' || text.p[0] == 'A') && (text.p[1] == ' ' || text.p[1] == '\n');
-        ssize_t end = slice_find(text, '>');
-        if (!link || end < 0)
+        if (!link)
             continue;
+        ssize_t end = slice_find(text, '>');
+        if (end < 0) /* nor does any tag behind it: each would look to the end of the page */
+            break;
         struct buf _cleanup_buf_ name = BUF_INIT(8 * KIB);
         bool is_folder;
         struct slice href = href_of(slice_sub(text, 1, (size_t)end));

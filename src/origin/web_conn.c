@@ -272,6 +272,8 @@ static size_t on_write(char *p, size_t size, size_t n, void *arg)
     if (!is_success(c) || !c->on_body)
         return pass_over(c, p, n);
     c->stopped = c->on_body(c->arg, p, n);
+    if (c->stopped && c->on_body == web_collect)
+        (void)err_set(c->err, c->stopped, "the answer is longer than %zu bytes", ((struct buf *)c->arg)->max);
     c->progress_ms = sys_mono_ms();
     return c->stopped ? CURL_WRITEFUNC_ERROR : n;
 }

@@ -299,6 +299,22 @@ static uint64_t later(void)
     return sys_real.mono_ns() + later_ns;
 }
 
+/* An index page longer than any may be is refused in words. */
+static void test_an_index_that_is_too_long(void **state)
+{
+    (void)state;
+    static const struct script_step step = {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 33554433\r\n\r\n",
+                                            .pad = SITE_INDEX_MAX + 1};
+    struct web_fixture f;
+    struct origin_list l = {.max = 10};
+    struct origin_page page;
+    struct err e = {0};
+    web_fixture_start(&f, "http://127.0.0.1:%p/p", &step, 1, NULL);
+    assert_int_equal(origin_list(f.origin, &l, f.arena, &page, &e), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(e.text, "longer than 33554432 bytes"));
+    web_fixture_stop(&f);
+}
+
 /* An index page or a manifest that was cut is an error that names it and says what helps, never a shorter
  * listing; one that comes without a length must say itself that it has ended. */
 static void test_cut_listings(void **state)
@@ -423,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_folders),
         cmocka_unit_test(test_listing_by_manifest),
         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_an_index_that_is_too_long),
         cmocka_unit_test(test_cut_listings),
         cmocka_unit_test(test_memory_ends),
         cmocka_unit_test(test_redirects_of_folders),

@@ -239,13 +239,18 @@ static int look(struct staging *s, struct stat *ret_stat, uint64_t *ret_changes)
     return sys->fstat(staging_fd(s), ret_stat);
 }
 
-static bool is_as_seen(struct staging *s)
+enum seen { AS_SEEN, CHANGED_SINCE, UNSEEN };
+
+/* What became of the file since it was last published, or that failed. UNSEEN: the disk does not tell. */
+static enum seen look_again(struct staging *s)
 {
     struct stat now;
     uint64_t changes;
     if (look(s, &now, &changes) < 0)
-        return false;
-    return (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(&now, &s->seen_stat);
+        return UNSEEN;
+    bool is_as_seen =
+        (s->is_clean || s->has_failed) && changes == s->seen_changes && is_same(&now, &s->seen_stat);
+    return is_as_seen ? AS_SEEN : CHANGED_SINCE;
 }
 
 void staging_mark_clean(struct staging *s)
@@ -255,7 +260,7 @@ void staging_mark_clean(struct staging *s)
 
 bool staging_is_clean_alone(struct staging *s)
 {
-    return s->is_clean && is_as_seen(s);
+    return s->is_clean && look_again(s) == AS_SEEN;
 }
 
 /* ---- publishing ---- */
@@ -343,10 +348,10 @@ static void overtake(struct mount *m, const struct staging *by)
 }
 
 /* What was written since is the later one. */
-static bool is_overtaken(struct mount *m, struct staging *s, bool as_seen)
+static bool is_overtaken(struct mount *m, struct staging *s, enum seen seen)
 {
     LOCK_SCOPE(node_table_lock(m->nodes));
-    if (!as_seen)
+    if (seen == CHANGED_SINCE)
         set_overtaken_locked(s, false);
     return s->is_overtaken;
 }
@@ -380,15 +385,15 @@ int staging_publish_alone(struct mount *m, struct staging *s, bool is_last, stru
 {
     if (staging_is_unlinked(m, s))
         return 0;
-    bool as_seen = is_as_seen(s);
-    if (as_seen && s->is_clean) {
+    enum seen seen = look_again(s);
+    if (seen == AS_SEEN && s->is_clean) {
         if (is_last)
             hand_over(m, s);
         return 0;
     }
-    if (as_seen && is_last) /* failed in this very state, and a flush or fsync said so */
+    if (seen == AS_SEEN && is_last) /* failed in this very state, and a flush or fsync said so */
         return 0;
-    if (is_overtaken(m, s, as_seen))
+    if (is_overtaken(m, s, seen))
         return err_set(e, s->failed_code, "%s", s->failed_text);
     return publish_bytes(m, s, is_last, e);
 }

@@ -431,6 +431,18 @@ static void begin_anew(struct stale *t)
     s->n_uploads_left = kept;
 }
 
+static int is_younger(void *arg, const struct upload_part_record *p)
+{
+    return p->at_ns >= *(const uint64_t *)arg;
+}
+
+/* Whether a part of the upload came since then, or is coming. */
+static bool is_in_use(struct object_service *s, uint64_t bucket_id, struct id128 id, uint64_t since_ns)
+{
+    return upload_slots_busy(s, bucket_id, id) ||
+           upload_each_part(s->config.control, bucket_id, id, 0, is_younger, &since_ns, NULL) != 0;
+}
+
 static int note_stale(void *arg, uint64_t bucket_id, const struct upload_record *u)
 {
     struct stale *t = arg;
@@ -440,24 +452,15 @@ static int note_stale(void *arg, uint64_t bucket_id, const struct upload_record 
     uint64_t kept_ns = u->completed ? COMPLETED_KEPT_S * 1000000000ull : b ? b->p.upload_expiry * 1000000 : 0;
     if (u->at_ns + kept_ns >= t->now_ns || has_failed(t, bucket_id) || was_tried(t, bucket_id, u->id))
         return 0;
+    bool is_open = b && !u->completed;
+    if (is_open && is_in_use(t->service, bucket_id, u->id, t->now_ns - kept_ns)) /* and takes no place */
+        return 0;
     t->v[t->n].bucket = TAKE_PTR(b);
     t->v[t->n].bucket_id = bucket_id;
     t->v[t->n].since_ns = t->now_ns - kept_ns;
     t->v[t->n].record = (struct upload_record){.id = u->id, .completed = u->completed};
     t->v[t->n].key = slice_dup(u->key);
     return ++t->n == TURN_MAX;
-}
-
-static int is_younger(void *arg, const struct upload_part_record *p)
-{
-    return p->at_ns >= *(const uint64_t *)arg;
-}
-
-/* Whether a part came of late. */
-static bool has_younger(struct stale *t, size_t i)
-{
-    return upload_each_part(t->service->config.control, t->v[i].bucket_id, t->v[i].record.id, 0, is_younger,
-                            &t->v[i].since_ns, NULL) != 0;
 }
 
 static int end_stale(struct stale *t, size_t i)
@@ -467,13 +470,12 @@ static int end_stale(struct stale *t, size_t i)
     char id[ID_TEXT_SIZE];
     if (t->v[i].record.completed || !t->v[i].bucket)
         return upload_remove(s->config.control, t->v[i].bucket_id, t->v[i].record.id, NULL);
-    if (has_younger(t, i) || upload_slots_busy(s, t->v[i].bucket_id, t->v[i].record.id))
-        return 0; /* something came of late, or is coming */
+    if (is_in_use(s, t->v[i].bucket_id, t->v[i].record.id, t->v[i].since_ns)) /* by now */
+        return 0;
     struct ending _cleanup_(ending_fini) x;
     id_text(t->v[i].record.id, id);
     int r = ending_begin(&x, s, slice_str(t->v[i].bucket->name), slice_str(t->v[i].key), slice_str(id), &e);
-    bool busy = upload_slots_busy(s, t->v[i].bucket_id, t->v[i].record.id);
-    if (r == 0 && (busy || has_younger(t, i)))
+    if (r == 0 && is_in_use(s, t->v[i].bucket_id, t->v[i].record.id, t->v[i].since_ns))
         return 0; /* a part came, or was acknowledged, until the upload was closed */
     if (r == 0 && !x.record.completed)
         r = abort_upload(&x, /* patient= */ false, &e);

@@ -127,6 +127,7 @@ static void test_who_writes_does_not_wait_for_a_silent_origin(void **state)
     set_bucket(f, "write_delay=1h\n");
     assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
     silent.get = say_nothing;
+    steward_stop(TAKE_PTR(f->service->steward)); /* who looks at what is changed here */
     u->origin->ops = &silent;
     assert_int_equal(put(f, "a", 'a'), 0);
     assert_int_equal(atomic_load(&patience_ms), 600000);

@@ -220,10 +220,12 @@ static struct wire_upload_part_req begin_part(struct fixture *f, uint64_t size,
     return part;
 }
 
-/* The origin of the bucket takes uploads in parts from now on, until end_uploads; `ops` lives as long. */
+/* The origin of the bucket takes uploads in parts from now on, until end_uploads; `ops` lives as long. The
+ * steward, who looks after origins, too, makes no turns any more. */
 static struct upstream *begin_uploads(struct fixture *f, struct origin_ops *ops)
 {
     struct upstream *u = NULL;
+    steward_stop(TAKE_PTR(f->service->steward));
     assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
     *ops = origin_file_ops;
     ops->upload_create = begin_upload;
@@ -358,7 +360,6 @@ static void test_an_abandoned_upload_that_is_refused(void **state)
     struct fixture *f = *state;
     struct origin_ops ops;
     set_bucket(f, "upload_expiry=1s\n");
-    steward_stop(TAKE_PTR(f->service->steward)); /* its turns are made here */
     struct upstream *u = begin_uploads(f, &ops);
     ops.upload_create = begin_numbered;
     ops.upload_abort = abort_all_but_two;
@@ -391,10 +392,11 @@ static void test_abandoned_uploads_among_many_that_are_in_use(void **state)
     struct fixture *f = *state;
     struct origin_ops ops;
     set_bucket(f, "upload_expiry=1s\n");
-    steward_stop(TAKE_PTR(f->service->steward)); /* its turns are made here */
     struct upstream *u = begin_uploads(f, &ops);
     ops.upload_abort = abort_counted;
     aborted = 0;
+    struct object_session *own = f->session;
+    f->session = object_session_new(f->service, WIRE_VIA_API);
     for (int i = 0; i < IN_USE; i++) {
         struct wire_upload_part_rep coming;
         (void)begin_part(f, 5, &coming);
@@ -410,6 +412,8 @@ static void test_abandoned_uploads_among_many_that_are_in_use(void **state)
         upload_turn(f->service);
     }
     assert_int_equal(aborted, ABANDONED);
+    object_session_free(f->session); /* which ends the parts */
+    f->session = own;
     end_uploads(u);
 }
 
@@ -717,6 +721,7 @@ static void test_an_old_listing_that_a_change_overtakes(void **state)
     origin_write(f, "k", "one");
     set_bucket(f, "validate=ttl:1ms\nretry=0s\n");
     A.f = f;
+    steward_stop(TAKE_PTR(f->service->steward)); /* as in begin_uploads */
     assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &A.u, NULL), 0);
     for (int overtaken = 1; overtaken >= 0; overtaken--) {
         assert_int_equal(try_list(f, 0), 1);
@@ -782,6 +787,7 @@ static void test_metadata_that_comes_apart(void **state)
     ops.get = get_bytes_alone;
     make_bucket(f, "bare", arena_printf(f->arena, "origin=file://%s\nvalidate=never\nposix=on\n", f->origin));
     assert_int_equal(object_upstream(f->service, SLICE_LIT("bare"), &u, NULL), 0);
+    steward_stop(TAKE_PTR(f->service->steward)); /* as in begin_uploads */
     u->origin->ops = &ops;
     u->origin->capabilities |= ORIGIN_BYTES_ALONE;
     origin_write(f, "k", "one");
@@ -817,11 +823,13 @@ static int get_counted(struct origin *o, const struct origin_get *g, struct aren
     return L.code < 0 ? err_set(e, L.code, "told so") : origin_file_ops.get(o, g, a, ret, sink, arg, e);
 }
 
-/* From now on requests are counted, and look-ups of names of this kind bring bytes. */
+/* From now on requests are counted, and look-ups of names of this kind bring bytes. The steward is ended as
+ * in begin_uploads. */
 static struct upstream *begin_look_ups(struct fixture *f, struct origin_ops *ops, const char *ending,
                                        int code)
 {
     struct upstream *u = NULL;
+    steward_stop(TAKE_PTR(f->service->steward));
     assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
     *ops = origin_file_ops;
     ops->get = get_counted;

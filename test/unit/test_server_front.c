@@ -12,8 +12,9 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 
-static _Atomic int
-    n_unwatched; /* so many times more a listener is not watched again (not under ThreadSanitizer) */
+/* ThreadSanitizer has an epoll_ctl of its own, by which it knows what was before the events. */
+#if !defined(__SANITIZE_THREAD__)
+static _Atomic int n_unwatched; /* so many times more a listener is not watched again */
 
 __attribute__((visibility("default"))) int epoll_ctl(int epoll_fd, int how, int fd, struct epoll_event *event)
 {
@@ -27,6 +28,7 @@ __attribute__((visibility("default"))) int epoll_ctl(int epoll_fd, int how, int 
     }
     return (int)syscall(SYS_epoll_ctl, epoll_fd, how, fd, event);
 }
+#endif
 
 /* ---- HTTP ---- */
 
@@ -50,6 +52,7 @@ static void answers_and_keeps_the_connection(void **state)
     stop(f);
 }
 
+#if !defined(__SANITIZE_THREAD__)
 /* A listener that the kernel does not watch again is asked for anew until it does: who connects meanwhile
  * waits, who is connected hears nothing of it. (Seen to fail where it is closed as a connection would be.) */
 static void listens_on_after_it_was_not_watched(void **state)
@@ -68,6 +71,7 @@ static void listens_on_after_it_was_not_watched(void **state)
     (void)close(before);
     stop(f);
 }
+#endif
 
 /* A hundred pipelined requests, bodies and tails among them, are answered whole and in their order, however
  * the bytes are cut. */
@@ -794,7 +798,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_and_keeps_the_connection),
+#if !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(listens_on_after_it_was_not_watched),
+#endif
         cmocka_unit_test(answers_pipelined_requests_in_order),
         cmocka_unit_test(no_turn_is_forgotten),
         cmocka_unit_test(answers_what_one_read_does_not_take),

@@ -93,14 +93,15 @@ static bool is_by_directory(const struct move *m)
            m->upstream->origin->capabilities & ORIGIN_HAS_DIRECTORIES;
 }
 
-/* Deep as directories are. */
+/* Deep as directories are: what is large is not on the stack. */
 static int list_below(struct move *m, struct slice prefix, struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(LIST_ARENA);
     struct origin_page page = {.truncated = true};
     _cleanup_free_ char *token = NULL;
-    struct origin_walk walk = {0};
+    struct origin_walk _cleanup_free_ *walk = calloc(1, sizeof(*walk));
     int r = 0;
+    assert(walk);
     while (r == 0 && page.truncated) {
         struct origin_list l = {.prefix = prefix,
                                 .delimiter = is_by_directory(m) ? '/' : '\0',
@@ -108,7 +109,7 @@ static int list_below(struct move *m, struct slice prefix, struct err *e)
                                 .max = 1000};
         r = upstream_list(m->upstream, &l, a, &page, e);
         if (r == 0)
-            r = origin_walk_on(&walk, &page, e);
+            r = origin_walk_on(walk, &page, e);
         for (size_t i = 0; r == 0 && i < page.n; i++)
             r = page.entries[i].is_prefix ? list_below(m, page.entries[i].key, e)
                                           : add(m, &page.entries[i], e);

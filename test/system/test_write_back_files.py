@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness import files_below, random_bytes, wait_until
+from harness import files_below, forebay_release_bin, random_bytes, wait_until
 from test_jobs import keys_of
 from written_back import away, down, flushed, status  # noqa: F401
 
@@ -86,6 +86,19 @@ def test_who_opens_a_file_while_it_is_synced(new_node, new_mount, need_fuse, tmp
             is_over.set()
             reader.join()
     assert not errors
+
+
+def test_a_directory_as_deep_as_keys_allow_is_renamed(new_node, new_mount, tmp_path):
+    """By the node as it is installed, whose threads have small stacks. (Seen to end the node where list_below in object/move_tree.c keeps
+    the place of each listing on its stack.)"""
+    node = new_node(binary=forebay_release_bin())
+    node.create_bucket("deep", f"file://{tmp_path}", write="back")
+    below = "d/" * 495 + "f"
+    node.s3().put_object(Bucket="deep", Key="x/" + below, Body=b"deep")
+    flushed(node, "deep")
+    path = new_mount(node, "deep").path
+    os.rename(path / "x", path / "y")
+    assert node.s3().get_object(Bucket="deep", Key="y/" + below)["Body"].read() == b"deep"
 
 
 def test_a_renamed_directory_has_the_empty_ones_within(new_node, need_fuse, tmp_path, work):

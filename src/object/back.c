@@ -12,6 +12,8 @@
  * Failure modes: a commit that fails may have happened: the record is read again, and the entry follows what
  * is there. Records that cannot be read at the start end it. Records of buckets that are gone, which nodes of
  * before could leave, are dropped there.
+ * A kill between a record and the moment when its writer has what was cached of the key forgotten leaves a
+ * version that nobody is to find any more: the start lets go of it.
  */
 #include "object/back_internal.h"
 
@@ -822,6 +824,8 @@ static int load_one(struct back *b, struct slice k, struct slice value, uint64_t
         return err_prefix(e, p, "a write that is not in the origin");
     if (r.location.n > 0)
         back_share_found(b, r.location);
+    if (k.n - 10 <= ORIGIN_KEY_MAX_BYTES) /* its writer was killed before he did so, perhaps */
+        object_forget_entry(b->service, bucket, slice_from(k, 10));
     LOCK_SCOPE(&b->lock);
     atomic_store(&b->seq, MAX(atomic_load(&b->seq), r.seq));
     struct back_entry *x = make_locked(b, id, slice_from(k, 10));

@@ -754,7 +754,7 @@ void object_doubt_key(struct object_service *s, const struct bucket *b, struct s
     watch_changed(s, b, key);
 }
 
-static void forget_entry(struct object_service *s, const struct bucket *b, struct slice key)
+void object_forget_entry(struct object_service *s, const struct bucket *b, struct slice key)
 {
     _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
     object_store_key(b, key, &k);
@@ -765,7 +765,7 @@ static void forget_entry(struct object_service *s, const struct bucket *b, struc
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
 {
     uint64_t made = forget_attributes(s, b, key);
-    forget_entry(s, b, key);
+    object_forget_entry(s, b, key);
     watch_changed(s, b, key);
     return made;
 }
@@ -807,7 +807,7 @@ bool object_forget_told(struct object_service *s, const struct bucket *b, struct
 {
     if (!forget_told_attributes(s, b, key, etag, seen))
         return false;
-    forget_entry(s, b, key);
+    object_forget_entry(s, b, key);
     watch_changed(s, b, key);
     return true;
 }

@@ -202,6 +202,9 @@ bool object_making_begin(struct object_service *s, struct opening *o, uint64_t s
  * just that one before its writer was answered has changed nothing. */
 bool object_making_begin_own(struct object_service *s, struct opening *o, uint64_t seen, struct slice etag);
 void object_making_end(struct object_service *s, struct opening *o);
+/* Lets go of what a disk has of the key, which would be believed after kill -9: what is remembered of it
+ * besides goes with the process. */
+void object_forget_entry(struct object_service *s, const struct bucket *b, struct slice key);
 /* Forgets all that is cached of the key, because it was or will be changed: nothing older is found after it.
  * Not while holding the key's opening. Gives the generation that this made (mirror_changed). */
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key);

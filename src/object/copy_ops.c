@@ -62,6 +62,7 @@ int op_copy_from(struct object_session *ses, const struct wire_copy_from_req *re
                                      .replaces_tags = req->replace_tags != 0,
                                      .content_type = req->content_type,
                                      .meta = req->meta};
+    object_let_go(s, u->bucket, req->key);
     r = upstream_copy_from(u, &copy, a, &answer, e);
     (void)object_forget_key(s, u->bucket, req->key);
     if (r < 0)

@@ -226,6 +226,7 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
     int r;
     if (to.n > ORIGIN_KEY_MAX_BYTES)
         return err_set(e, -ENAMETOOLONG, "%zu bytes of key", to.n);
+    object_let_go(m->service, m->upstream->bucket, to);
     if (i->is_marker) {
         r = copy_marker(m, from, to, a, e);
     } else {
@@ -249,6 +250,7 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
 
 static int remove_key(struct move *m, struct slice key, struct slice if_match, struct err *e)
 {
+    object_let_go(m->service, m->upstream->bucket, key);
     int r = upstream_remove(m->upstream, key, if_match, e);
     (void)object_forget_key(m->service, m->upstream->bucket, key);
     return r < 0 && r != -ENOENT ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(key)) : 0;

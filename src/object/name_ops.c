@@ -259,7 +259,10 @@ static int remove_once(struct object_service *s, struct upstream *u, const struc
         r = back_wait_record(s->back, u->bucket, q->key, e);
     if (r == 0)
         r = intent_note(x, &now, KV_VISIBLE, e);
-    return r < 0 ? r : upstream_remove(u, q->key, q->if_match, e);
+    if (r < 0)
+        return r;
+    object_let_go(s, u->bucket, q->key);
+    return upstream_remove(u, q->key, q->if_match, e);
 }
 
 /* Whether what is there now can be the version that a run before knew by this ETag. With write-back it may
@@ -291,6 +294,7 @@ static int remove_again(struct object_service *s, struct upstream *u, const stru
         r = upstream_head(u, q->key, SLICE_NULL, a, &now, e);
         if (r < 0 || !is_removable(s, u, intent_known(x), &now))
             break;
+        object_let_go(s, u->bucket, q->key);
         r = u->bucket->p.write == BUCKET_WRITE_BACK ? back_wait_record(s->back, u->bucket, q->key, e) : 0;
         r = r < 0 ? r : upstream_remove(u, q->key, now.etag, e);
     }
@@ -411,6 +415,8 @@ static int move_once(struct object_service *s, struct upstream *u, const struct 
     if (r == 0)
         r = intent_note(x, &now, KV_VISIBLE, e);
     if (r == 0)
+        object_let_go(s, u->bucket, q->to);
+    if (r == 0)
         r = back_copy_moved(s->back, u, q->from, q->to, a, ret, e);
     if (r == -EAGAIN)
         r = upstream_copy(u, q->from, q->to, a, ret, e);
@@ -420,6 +426,7 @@ static int move_once(struct object_service *s, struct upstream *u, const struct 
         r = intent_note(x, &now, KV_VISIBLE, e);
     if (r < 0)
         return r;
+    object_let_go(s, u->bucket, q->from);
     r = upstream_remove(u, q->from, from.etag, e);
     (void)object_forget_key(s, u->bucket, q->from);
     ret->size_bytes = from.etag.n > 0 ? from.size_bytes : ret->size_bytes;
@@ -455,8 +462,10 @@ int object_finish_move(struct object_service *s, struct upstream *u, const struc
     int r = ERR_PRECONDITION;
     for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++) {
         r = upstream_head(u, x->key, SLICE_NULL, a, &now, e);
-        if (r == 0 && is_as_copied(s, u, x, &now))
-            r = upstream_remove(u, x->key, now.etag, e);
+        if (r < 0 || !is_as_copied(s, u, x, &now))
+            break;
+        object_let_go(s, u->bucket, x->key);
+        r = upstream_remove(u, x->key, now.etag, e);
     }
     (void)object_forget_key(s, u->bucket, x->key);
     (void)object_forget_key(s, u->bucket, x->to);
@@ -523,6 +532,7 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
     if (q->flags & WIRE_MOVE) {
         r = move(s, u, q, x, a, &answer, e);
     } else {
+        object_let_go(s, u->bucket, q->to);
         r = upstream_copy(u, q->from, q->to, a, &answer, e);
         (void)object_forget_key(s, u->bucket, q->to);
     }

@@ -762,6 +762,13 @@ void object_forget_entry(struct object_service *s, const struct bucket *b, struc
     object_note_forgetful(s);
 }
 
+void object_let_go(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    if (b->p.write == BUCKET_WRITE_BACK)
+        note_before(s, b, key);
+    object_forget_entry(s, b, key);
+}
+
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
 {
     uint64_t made = forget_attributes(s, b, key);

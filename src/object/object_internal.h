@@ -205,6 +205,9 @@ void object_making_end(struct object_service *s, struct opening *o);
 /* Lets go of what a disk has of the key, which would be believed after kill -9: what is remembered of it
  * besides goes with the process. */
 void object_forget_entry(struct object_service *s, const struct bucket *b, struct slice key);
+/* The same before the origin is asked to change or remove the key: a kill that comes before the answer would
+ * leave what was there. When it was asked the key is forgotten altogether (object_forget_key). */
+void object_let_go(struct object_service *s, const struct bucket *b, struct slice key);
 /* Forgets all that is cached of the key, because it was or will be changed: nothing older is found after it.
  * Not while holding the key's opening. Gives the generation that this made (mirror_changed). */
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key);

@@ -174,11 +174,10 @@ int upload_save(struct kv *kv, uint64_t bucket, const struct upload_record *u, s
     return r == 0 ? kv_txn_commit(t, KV_DURABLE, e) : r;
 }
 
-int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const struct upload_part_record *p,
-                     struct err *e)
+/* The transaction is one of an upload that is open, and still is when it is committed. */
+static int check_open(struct kv *kv, struct kv_txn *t, uint64_t bucket, struct id128 id, struct err *e)
 {
     _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY), value = BUF_INIT(UPLOAD_RECORD_MAX);
-    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
     uint64_t version = 0;
     struct upload_record u;
     upload_key(bucket, id, &key);
@@ -190,13 +189,28 @@ int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const stru
     if (r < 0)
         return err_prefix(e, r, "record of an upload");
     kv_txn_check(t, buf_view(&key), version);
-    buf_clear(&value);
+    return 0;
+}
+
+static int commit_open(struct kv_txn *t, struct err *e)
+{
+    int r = kv_txn_commit(t, KV_DURABLE, e);
+    return r == ERR_CONFLICT ? err_set(e, -ENOENT, "the upload was completed or aborted meanwhile") : r;
+}
+
+int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const struct upload_part_record *p,
+                     struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY), value = BUF_INIT(UPLOAD_RECORD_MAX);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    int r = check_open(kv, t, bucket, id, e);
+    if (r < 0)
+        return r;
     if (upload_part_encode(p, &value) < 0)
         return err_set(e, -E2BIG, "the part's strings are too long");
     upload_part_key(bucket, id, p->number, &key);
     kv_txn_put(t, buf_view(&key), buf_view(&value));
-    r = kv_txn_commit(t, KV_DURABLE, e);
-    return r == ERR_CONFLICT ? err_set(e, -ENOENT, "the upload was completed or aborted meanwhile") : r;
+    return commit_open(t, e);
 }
 
 int upload_remove_part(struct kv *kv, uint64_t bucket, struct id128 id, uint32_t number, struct err *e)
@@ -216,6 +230,19 @@ int upload_remove(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e
     kv_txn_delete(t, buf_view(&key));
     delete_parts(t, bucket, id);
     return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+int upload_remove_open(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(PART_KEY);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(kv);
+    int r = check_open(kv, t, bucket, id, e);
+    if (r < 0)
+        return r;
+    upload_key(bucket, id, &key);
+    kv_txn_delete(t, buf_view(&key));
+    delete_parts(t, bucket, id);
+    return commit_open(t, e);
 }
 
 int upload_remove_bucket(struct kv *kv, uint64_t bucket, struct err *e)

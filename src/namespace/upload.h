@@ -92,6 +92,8 @@ int upload_save_part(struct kv *kv, uint64_t bucket, struct id128 id, const stru
                      struct err *e);
 int upload_remove_part(struct kv *kv, uint64_t bucket, struct id128 id, uint32_t number, struct err *e);
 int upload_remove(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e);
+/* Only an open one, also beside a completion. -ENOENT when there is no such upload, or it was completed. */
+int upload_remove_open(struct kv *kv, uint64_t bucket, struct id128 id, struct err *e);
 int upload_remove_bucket(struct kv *kv, uint64_t bucket, struct err *e);
 
 /* Strings are in the arena. -ENOENT. */

@@ -198,7 +198,8 @@ int upload_here_find(struct object_service *s, const struct bucket *b, struct sl
 int upload_here_abort(struct object_service *s, uint64_t bucket, const struct upload_record *u, struct err *e)
 {
     assert(u->location.n > 0);
-    int r = upload_remove(s->config.control, bucket, u->id, e);
+    /* Once it was completed, the file may be an object's. */
+    int r = upload_remove_open(s->config.control, bucket, u->id, e);
     if (r < 0)
         return r;
     lock_take(&s->upload_lock);
@@ -215,7 +216,8 @@ static int forget_one(void *arg, uint64_t bucket, const struct upload_record *u)
 {
     struct object_service *s = arg;
     struct err e = {0};
-    if (u->location.n > 0 && upload_here_abort(s, bucket, u, &e) < 0)
+    int r = u->location.n > 0 ? upload_here_abort(s, bucket, u, &e) : 0;
+    if (r < 0 && r != -ENOENT)
         log_warn("object", "an upload of a bucket that was removed: %s", e.text);
     return 0;
 }

@@ -46,7 +46,7 @@ bool upload_here_leave(struct object_service *s, struct upload_here *x);
 
 /* The upload's record is gone, or says that it was completed: its file is nobody's but its writer's. */
 void upload_here_ended(struct object_service *s, uint64_t bucket, struct id128 id);
-/* Removes record and file; `u` as it was found. */
+/* Removes record and file; `u` as it was found. -ENOENT: it was completed meanwhile, or aborted. */
 int upload_here_abort(struct object_service *s, uint64_t bucket, const struct upload_record *u,
                       struct err *e);
 /* The open upload of that id and key that is here; strings are in the arena. -ENOENT. */

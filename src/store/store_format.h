@@ -48,6 +48,8 @@
  *     'm' "time"                 le64: real time in ns when the last epoch ended, and never less than before:
  *                                what a clock that went back over a power loss is compared with
  *     'm' "sweep"                empty: there was a power loss, and the walk after it has not ended yet
+ *     'm' "cut"                  le64: "time" as it was when the index had just lost its last commits
+ *                                (kv_is_cut); until somebody has seen to that
  *
  * Entry record, version 1
  *

@@ -227,7 +227,8 @@ struct disk {
     bool distrust_wanted;         /* syncfs failed and the epoch record does not say so yet */
     bool forgets;                 /* counted in store->n_forgetful */
     uint64_t time_ns;             /* as in the index (TIME_KEY) */
-    uint64_t opened_time_ns;      /* what it was when the disk was opened; fixed afterwards */
+    uint64_t opened_time_ns;      /* what it was when the disk was opened, or when the index had just lost its
+                                     last commits, if nobody has seen to that; fixed afterwards */
     struct cond flushed_cond;
     struct id128 births[BIRTHS_AHEAD + BIRTHS_LOW]; /* marked, and not made yet */
     size_t n_births;

@@ -24,6 +24,7 @@
 #define EPOCHS_AT_MOST     2 /* epochs beyond the durable one that records may carry */
 #define SWEEP_KEY          SLICE_LIT("msweep")
 #define START_KEY          SLICE_LIT("mstart")
+#define CUT_KEY            SLICE_LIT("mcut")
 #define BEYOND_NS          ((uint64_t)3600 * 1000000000) /* many times the length of an epoch */
 
 static int get_record(struct disk *d, struct slice key, struct buf *b, struct err *e)
@@ -66,6 +67,24 @@ static void put_doubt(struct disk *d, struct kv_txn *t)
     kv_txn_put_plain(t, SLICE_LIT("mdoubt"), slice_of(value, sizeof(value)));
 }
 
+/* The index came back without its last commits: until somebody has seen to that, also through later starts,
+ * it is known from when on they are missing. Epochs that end meanwhile say nothing of files changed then. */
+static int note_cut(struct disk *d, struct kv_txn *t, struct err *e)
+{
+    struct buf _cleanup_buf_ b = BUF_INIT(16);
+    char value[8];
+    int r = get_record(d, CUT_KEY, &b, e);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (r == 0 && b.n >= sizeof(uint64_t)) {
+        d->opened_time_ns = MIN(d->opened_time_ns, le_get64(b.p));
+        return 0;
+    }
+    le_put64(value, d->opened_time_ns);
+    kv_txn_put_plain(t, CUT_KEY, slice_of(value, sizeof(value)));
+    return 0;
+}
+
 int recover_doubts(struct disk *d, struct err *e)
 {
     struct buf _cleanup_buf_ b = BUF_INIT(16);
@@ -92,7 +111,8 @@ int recover_doubts(struct disk *d, struct err *e)
     struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
     put_doubt(d, t);
     kv_txn_put_plain(t, SWEEP_KEY, SLICE_NULL);
-    return kv_txn_commit(t, KV_DURABLE, e);
+    r = cut ? note_cut(d, t, e) : 0;
+    return r < 0 ? r : kv_txn_commit(t, KV_DURABLE, e);
 }
 
 /* ---- disks that were away ---- */
@@ -142,10 +162,21 @@ bool store_is_cut(const struct store *s)
     return cut;
 }
 
+/* When this is cut short the note stays, by which the next cut has more files looked at than it must. */
+static int forget_cut(struct disk *d, struct err *e)
+{
+    struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(d->kv);
+    kv_txn_delete(t, CUT_KEY);
+    return kv_txn_commit(t, KV_VISIBLE, e);
+}
+
 int store_cut_mended(struct store *s, struct err *e)
 {
     for (size_t i = 0; i < s->n_disks; i++) {
+        bool was_cut = kv_is_cut(s->disks[i].kv);
         int r = kv_cut_mended(s->disks[i].kv, e);
+        if (r == 0 && was_cut)
+            r = forget_cut(&s->disks[i], e);
         if (r < 0)
             return err_prefix(e, r, "disk %s: index", s->disks[i].path);
     }

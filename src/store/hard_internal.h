@@ -148,7 +148,8 @@ struct hard_early {
 struct hard_disk {
     struct hard_pool pool;
     struct hard_early early;
-    int dir_fd; /* DISK/hard; -1 while there is none (atomic) */
+    int dir_fd;     /* DISK/hard; -1 while there is none (atomic) */
+    bool asks_each; /* atomic: a sync of the whole disk has failed (hard_ask_each) */
 
     /* disk->lock */
     struct format_count count; /* as in the index */
@@ -251,6 +252,12 @@ int64_t hard_next_data(int fd, uint64_t offset);
 
 /* Another name for the file. */
 int hard_link_into(struct hard *h, const char *path);
+
+/* ---- hard_seal.c ---- */
+
+/* A sync of the whole disk has failed. The kernel tells that once, and never of whose bytes: from now on no
+ * such sync says of a file that it is on the disk. */
+void hard_ask_each(struct disk *d);
 
 /* ---- hard_pool.c ---- */
 

@@ -339,8 +339,10 @@ static int sweep_disk(struct disk *d, bool keep_bytes, struct hard_swept *ret, s
     int r = each_unprotected(d, sweep_file, &w, e);
     ret->removed += w.n_files.removed;
     ret->set_aside += w.n_files.set_aside;
-    if (r == 0 && (r = sys->syncfs(fd)) < 0)
+    if (r == 0 && (r = sys->syncfs(fd)) < 0) {
         (void)err_errno(e, r, "disk %s: sweep", d->path);
+        hard_ask_each(d);
+    }
     if (r < 0)
         return r;
     w.txn = kv_txn_new(d->kv);

@@ -217,14 +217,24 @@ int hard_take_fault(struct hard *h)
     return r;
 }
 
+void hard_ask_each(struct disk *d)
+{
+    __atomic_store_n(&d->hard->asks_each, true, __ATOMIC_RELEASE);
+}
+
 /* The bytes of all of them are on disk; those whose sync failed leave the batch. A sync of the whole disk
- * that fails does not say whose bytes were lost, and the next one may succeed: then each file is asked. */
+ * that fails does not say whose bytes were lost, and the next one may succeed: then each file is asked, also
+ * those of later batches, for the kernel has told of theirs with it. */
 static int sync_batch(struct batch *b, const bool *dirty, size_t n_dirty)
 {
     struct disk *d = b->d;
     int fd = __atomic_load_n(&d->hard->dir_fd, __ATOMIC_ACQUIRE), first = 0;
-    if (n_dirty > SYNC_ONE_BY_ONE && fd >= 0 && sys->syncfs(fd) == 0)
-        return 0;
+    bool asks_each = __atomic_load_n(&d->hard->asks_each, __ATOMIC_ACQUIRE);
+    if (n_dirty > SYNC_ONE_BY_ONE && fd >= 0 && !asks_each) {
+        if (sys->syncfs(fd) == 0)
+            return 0;
+        hard_ask_each(d);
+    }
     size_t kept = 0;
     for (size_t i = 0; i < b->n; i++) {
         int r = dirty[i] ? sys->fdatasync(b->h[i]->fd) : 0;

@@ -353,6 +353,53 @@ static void test_whose_bytes_a_disk_has_lost(void **state)
     fixture_fini(&f);
 }
 
+static int failing_syncfs; /* so many of the next ones */
+
+static int syncfs_fails_at_first(int fd)
+{
+    if (failing_syncfs == 0)
+        return sys_real.syncfs(fd);
+    failing_syncfs--;
+    return -EIO;
+}
+
+/* That sync has told of all that the disk lost, also of files that are settled later: those are asked, too.
+ * (Without asks_each the second batch is sealed by a sync of the whole disk, which succeeds, and so is the
+ * file whose bytes are lost.) */
+static void test_what_a_disk_has_lost_of_a_later_batch(void **state)
+{
+    enum { N = 24, HALF = 12, LOST = 17 };
+    struct fixture f;
+    struct hard *h[N];
+    struct stat st;
+    bool ok[N];
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    (void)state;
+    fixture_init(&f, 1, 64 * MIB);
+    fixture_open(&f);
+    for (size_t i = 0; i < N; i++) {
+        struct location l;
+        h[i] = take(f.s, &l);
+        assert_int_equal(hard_put(h[i], i, 0, 5000), 0);
+        assert_int_equal(hard_measure(h[i], &st, NULL), 0);
+    }
+    lost_fd = h[LOST]->fd;
+    failing_syncfs = 1;
+    table.syncfs = syncfs_fails_at_first;
+    table.fdatasync = fdatasync_of_one_fails;
+    sys = &table;
+    assert_int_equal(hard_settle(f.s, h, HALF, ok, NULL), 0);
+    assert_int_equal(hard_settle(f.s, h + HALF, N - HALF, ok + HALF, NULL), -EIO);
+    sys = before;
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(ok[i], i != LOST);
+        assert_int_equal(hard_take_fault(h[i]), i == LOST ? -EIO : 0);
+        hard_unref(h[i]);
+    }
+    fixture_fini(&f);
+}
+
 /* The index refuses every commit from some one on, and works again later. */
 static void test_index_refuses_commits(void **state)
 {
@@ -704,6 +751,7 @@ int main(void)
         cmocka_unit_test(test_disk_full_from_some_call_on),
         cmocka_unit_test(test_sync_errors_are_told),
         cmocka_unit_test(test_whose_bytes_a_disk_has_lost),
+        cmocka_unit_test(test_what_a_disk_has_lost_of_a_later_batch),
         cmocka_unit_test(test_a_sweep_that_cannot_remove),
         cmocka_unit_test(test_a_sweep_whose_disk_does_not_sync),
         cmocka_unit_test(test_bad_file_in_the_pool),

@@ -456,6 +456,19 @@ static void add_entry(struct group *g, struct extent *x)
     }
 }
 
+/* The deletion of the entry of before waits for want of its record (add_dead_entry), in whose place this one
+ * comes: it goes with this commit, and counts no more. 1, 0, or an error, after which nothing is known. */
+static int discount_former(struct group *g, const struct extent *x)
+{
+    struct format_key k;
+    struct format_entry r;
+    format_key_bytes('o', x->key, &k);
+    int found = get_entry(g, format_key_view(&k), &r);
+    if (found > 0 && !id_eq(r.id, x->id))
+        discount(g, format_charge(r.size_bytes, r.present_blocks));
+    return found;
+}
+
 static void take_snapshot_locked(struct extent *x, struct snapshot *ret)
 {
     *ret =
@@ -496,6 +509,8 @@ static void add_extent(struct group *g, struct extent *x)
     lock_drop(&x->lock);
     int r = s.n_blocks > 1 || x->batch_staged ? add_chunks(g, x, &s) : 0;
     free(s.news);
+    if (r == 0 && g->left && !x->batch_staged && !x->recorded)
+        r = discount_former(g, x);
     if (r < 0) {
         requeue_extent(x);
         return;

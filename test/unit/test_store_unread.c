@@ -129,6 +129,36 @@ static void test_a_removal_waits_for_a_record_that_cannot_be_read(void **state)
     testkv_reset();
 }
 
+/* Nor does a new entry come in the place of one that cannot be read without that being taken off the counts.
+ * (Without discount_former the bytes of the former one counted for ever.) */
+static void test_a_replacement_of_a_record_that_cannot_be_read(void **state)
+{
+    struct fixture f;
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    struct disk *d = &f.s->disks[0];
+    put(f.s, "k", 1, 3 * MIB);
+    writer_drain(d);
+    hold_writer(d, true);
+    put(f.s, "k", 2, 100);
+    testkv_unreadable = &testkv_disks[0];
+    hold_writer(d, false);
+    writer_drain(d);
+    assert_true(is_unread(d));
+    testkv_unreadable = NULL;
+    writer_drain(d);
+    assert_false(is_unread(d));
+    assert_int_equal(counted_extents(d), 1);
+    assert_int_equal(count_chunks(f.s), 0);
+    fixture_abandon(&f);
+    fixture_open(&f);
+    assert_true(is_whole(f.s, "k", 2, 100));
+    assert_int_equal(disk_status(f.s, 0).used_bytes, 4096);
+    fixture_fini(&f);
+    testkv_reset();
+}
+
 /* A record that somebody could not decode, and that another one has replaced since, is not deleted because it
  * cannot be read. (Fails: the entry that was there by then was gone.) */
 static void test_a_record_that_cannot_be_read_is_not_damaged(void **state)
@@ -473,6 +503,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checksums_outlive_a_record_that_cannot_be_read),
         cmocka_unit_test(test_a_removal_waits_for_a_record_that_cannot_be_read),
+        cmocka_unit_test(test_a_replacement_of_a_record_that_cannot_be_read),
         cmocka_unit_test(test_a_record_that_cannot_be_read_is_not_damaged),
         cmocka_unit_test(test_a_stop_while_the_index_cannot_be_read),
         cmocka_unit_test(test_fills_go_on_while_the_index_cannot_be_read),

@@ -10,7 +10,7 @@
  *
  * Failure modes: an extent that cannot be loaded leaves the table again, so that the next one to ask tries
  * anew. A damaged hard record reads as "not sealed", with a warning: its checksums are lost, its bytes are
- * not.
+ * not, and are counted already: as many as the file has.
  */
 #include "base/log.h"
 #include "base/sys.h"
@@ -322,9 +322,18 @@ int hard_parse(struct store *s, struct slice location, struct disk **ret_disk, s
 struct loaded {
     bool fresh, open; /* what is wanted */
     bool head_may_exist, sealed;
+    bool is_counted; /* by the disk's count record, whose part it is */
     uint64_t allocated;
     int fd;
 };
+
+uint64_t hard_file_bytes(const struct disk *d, struct id128 id)
+{
+    char path[DISK_PATH_MAX];
+    struct stat st;
+    hard_path(d, id, path);
+    return sys->stat(path, &st) == 0 ? hard_bytes_of(&st) : 0;
+}
 
 static int load_head(const struct hard *h, struct loaded *l)
 {
@@ -335,9 +344,11 @@ static int load_head(const struct hard *h, struct loaded *l)
         id_text(h->id, hex);
         log_warn("store", "disk %s: the hard record of %s is damaged; its checksums are lost", h->disk->path,
                  hex);
+        head.allocated_bytes = hard_file_bytes(h->disk, h->id);
     }
     l->head_may_exist = r != -ENOENT;
     l->sealed = r == 0;
+    l->is_counted = r == 0 || r == -EBADMSG;
     l->allocated = head.allocated_bytes;
     return r == -ENOENT || r == -EBADMSG ? 0 : r;
 }
@@ -375,9 +386,9 @@ static void loaded(struct hard_shard *t, struct hard *h, const struct loaded *l,
     h->head_may_exist = l->head_may_exist;
     h->sealed = l->sealed;
     h->stale_chunks = h->dirty = true;
-    if (h->sealed)
+    if (l->is_counted)
         h->charged = h->written = h->allocated = l->allocated;
-    else
+    if (!h->sealed)
         count_unsettled(h->disk, 1);
 }
 

@@ -79,10 +79,8 @@ static void drop_head(struct group *g, struct id128 id, const struct format_hard
     struct format_key k, to;
     format_key_id('h', id, &k);
     kv_txn_delete(g->txn, format_key_view(&k));
-    if (old) {
-        g->count.used_bytes -= MIN(g->count.used_bytes, old->allocated_bytes);
-        g->count.extents -= g->count.extents > 0;
-    }
+    g->count.used_bytes -= MIN(g->count.used_bytes, old->allocated_bytes);
+    g->count.extents -= g->count.extents > 0;
     if (chunks) {
         hard_chunks_range(id, &k, &to);
         kv_txn_delete_range(g->txn, format_key_view(&k), format_key_view(&to));
@@ -130,8 +128,10 @@ static int add_change(struct group *g, struct hard_change *c)
     if (r < 0 && r != -ENOENT && r != -EBADMSG)
         return r;
     bool has_old = r == 0, damaged = r == -EBADMSG;
+    if (damaged) /* what it said: nothing was changed since */
+        old = (struct format_hard){.allocated_bytes = hard_file_bytes(g->d, c->id)};
     if (has_old || damaged)
-        drop_head(g, c->id, has_old ? &old : NULL, c->kind != HARD_SEAL && (damaged || old.n_chunks > 0));
+        drop_head(g, c->id, &old, c->kind != HARD_SEAL && (damaged || old.n_chunks > 0));
     if (c->kind == HARD_SEAL)
         put_head(g, c);
     return c->kind == HARD_REMOVE ? put_mark(g, c->id) : 0;

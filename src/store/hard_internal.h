@@ -213,6 +213,8 @@ void hard_set_sealed_locked(struct hard *h, bool sealed);
 /* Its file is gone. */
 void hard_note_removed(struct hard *h);
 void hard_drop_sums_locked(struct hard *h);
+/* What a file occupies that has its name; 0 where nobody can tell. */
+uint64_t hard_file_bytes(const struct disk *d, struct id128 id);
 /* A new descriptor, also of a removed file. */
 int hard_open_path(struct hard *h, int flags);
 static inline uint64_t hard_bytes_of(const struct stat *st)

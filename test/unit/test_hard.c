@@ -764,6 +764,56 @@ static void test_damaged_record(void **state)
     assert_int_equal(r.hard_extents, 1);
 }
 
+static void damage_hard_record(struct store *s, struct id128 id)
+{
+    struct format_key k;
+    struct kv_txn *t = kv_txn_new(s->disks[0].kv);
+    format_key_id('h', id, &k);
+    kv_txn_put_plain(t, format_key_view(&k), SLICE_LIT("garbage"));
+    assert_int_equal(kv_txn_commit(t, KV_VISIBLE, NULL), 0);
+    kv_txn_free(t);
+}
+
+/* What a damaged record stands for counts once, whether the file is found, written to, sealed anew or
+ * removed. (Without hard_file_bytes it counted once more when it was found, and for ever.) */
+static void test_what_a_damaged_record_counts(void **state)
+{
+    struct fixture *f = *state;
+    struct location l[2];
+    struct id128 id[2];
+    for (int i = 0; i < 2; i++) {
+        struct hard *h = take(f->s, &l[i]);
+        assert_int_equal(hard_put(h, 1, 0, 2 * MIB), 0);
+        assert_int_equal(measure_and_settle(f->s, h), 0);
+        id[i] = h->id;
+        hard_unref(h);
+    }
+    uint64_t bytes = disk_status(f->s, 0).hard_bytes;
+    for (int i = 0; i < 2; i++)
+        damage_hard_record(f->s, id[i]);
+    stop_and_start(f);
+    struct hard *h = find(f->s, &l[0]);
+    assert_false(hard_is_sealed(h));
+    assert_int_equal(disk_status(f->s, 0).hard_bytes, bytes);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, bytes);
+    assert_int_equal(hard_put(h, 2, 0, 100), 0);
+    assert_int_equal(measure_and_settle(f->s, h), 0);
+    hard_unref(h);
+    assert_int_equal(f->s->disks[0].hard->count.used_bytes, bytes);
+    assert_int_equal(f->s->disks[0].hard->count.extents, 2);
+    struct slice gone = location_view(&l[1]);
+    assert_int_equal(hard_remove(f->s, &gone, 1, NULL), 0);
+    bytes = hard_file_bytes(&f->s->disks[0], id[0]);
+    assert_int_equal(disk_status(f->s, 0).hard_bytes, bytes);
+    stop_and_start(f);
+    assert_int_equal(disk_status(f->s, 0).hard_bytes, bytes);
+    gone = location_view(&l[0]);
+    assert_int_equal(hard_remove(f->s, &gone, 1, NULL), 0);
+    stop_and_start(f);
+    assert_int_equal(disk_status(f->s, 0).hard_bytes, 0);
+    assert_int_equal(disk_status(f->s, 0).used_bytes, 0);
+}
+
 /* A store that is open read-only finds, reads and checks, and changes nothing. */
 static void test_read_only(void **state)
 {
@@ -820,6 +870,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_overfilled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_counts_survive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_record, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_a_damaged_record_counts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

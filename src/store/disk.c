@@ -22,6 +22,7 @@
 #include <sys/ioctl.h>
 
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
+#define BOOT_UNKNOWN "unknown" /* is the same as no other */
 #define KV_CACHE_MIN (2 * MIB)
 #define KV_WRITE_MIN (2 * MIB)
 #define KV_WRITE_MAX (64 * MIB)
@@ -158,7 +159,7 @@ static void boot_id(char ret[FORMAT_BOOT_SIZE])
 {
     _cleanup_free_ char *p = NULL;
     size_t n = 0;
-    (void)snprintf(ret, FORMAT_BOOT_SIZE, "unknown");
+    (void)snprintf(ret, FORMAT_BOOT_SIZE, BOOT_UNKNOWN);
     if (sys_read_file(BOOT_ID_PATH, FORMAT_BOOT_SIZE - 1, &p, &n) == 0)
         (void)snprintf(ret, FORMAT_BOOT_SIZE, SLICE_FMT,
                        SLICE_ARG(slice_trim(slice_of(p, strcspn(p, "\n")))));
@@ -255,7 +256,7 @@ static int open_files(struct disk *d, const struct format_disk *mark, struct err
     boot_id(here);
     d->id = mark->id;
     d->was_clean = mark->clean;
-    d->same_boot = strcmp(mark->boot, here) == 0;
+    d->same_boot = strcmp(mark->boot, here) == 0 && strcmp(here, BOOT_UNKNOWN) != 0;
     int r = recover_doubts(d, e);
     if (r < 0)
         return err_prefix(e, r, "index");

@@ -16,7 +16,8 @@
  *
  *     forebay-disk 1
  *     id <32 hex digits>         drawn when the disk was made; goes into placement
- *     boot <text>                the kernel's boot id when the store was last opened
+ *     boot <text>                the kernel's boot id when the store was last opened; "unknown" where it has
+ *                                none to be read
  *     state clean|unclean        unclean from before the first change until a clean stop
  *
  * Index keys begin with one letter. Integers are little endian in values and big endian in keys.

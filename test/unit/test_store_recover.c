@@ -465,6 +465,30 @@ static void test_a_disk_that_was_away_is_doubted(void **state)
     assert_int_equal(store_doubted_before_ns(f->s), doubted_ns);
 }
 
+static int open_without_boot_id(const char *path, int flags, mode_t mode)
+{
+    return strcmp(path, "/proc/sys/kernel/random/boot_id") == 0 ? -ENOENT : sys_real.open(path, flags, mode);
+}
+
+/* Where nobody tells one boot of the machine from another, a kill may have been a power loss. (Fails where
+ * two boots that are not known are the same one.) */
+static void test_a_kill_where_boots_are_not_known(void **state)
+{
+    struct fixture *f = *state;
+    const struct sys *before = sys;
+    struct sys table = *sys;
+    fixture_close(f);
+    table.open = open_without_boot_id;
+    sys = &table;
+    fixture_open(f);
+    assert_int_equal(store_doubted_before_ns(f->s), 0); /* it was stopped */
+    fixture_abandon(f);
+    fixture_open(f);
+    assert_true(store_doubted_before_ns(f->s) > 0);
+    fixture_close(f);
+    sys = before;
+}
+
 /* A power loss is remembered: what it brought back is there until somebody asks for it, after however many
  * clean stops. */
 static void test_power_loss_is_remembered(void **state)
@@ -900,6 +924,7 @@ int main(void)
         TEST(test_a_disk_that_was_away_is_doubted),
         TEST(test_a_clock_that_went_back_over_a_power_loss),
         TEST(test_power_loss_is_remembered),
+        TEST(test_a_kill_where_boots_are_not_known),
         TEST(test_failed_flush_is_distrusted),
         TEST(test_lost_pages_do_not_vouch),
         TEST(test_verified_before_a_failed_flush),

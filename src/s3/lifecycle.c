@@ -212,7 +212,7 @@ static int in_rule(struct reader *r, struct lifecycle_rule *rule, const char *pa
     if (strcmp(path, "/Expiration/Date") == 0)
         return read_date(r, text, &rule->date_ns);
     if (strcmp(path, "/Expiration/ExpiredObjectDeleteMarker") == 0) {
-        r->has_action = true;
+        r->has_action = rule->has_marker = true;
         return text_parse_bool(slice_trim(text), &rule->delete_marker) ? ERR_PROTOCOL : 0;
     }
     if (strcmp(path, "/Expiration") == 0)
@@ -315,15 +315,15 @@ static void put_rule(struct xml *x, const struct lifecycle_rule *r)
         xml_text(x, "ID", r->id);
     put_filter(x, r);
     xml_text(x, "Status", r->enabled ? SLICE_LIT("Enabled") : SLICE_LIT("Disabled"));
-    if (r->days || r->date_ns || r->delete_marker) {
+    if (r->days || r->date_ns || r->has_marker) {
         xml_open(x, "Expiration");
         if (r->days)
             xml_u64(x, "Days", r->days);
         text_iso8601(r->date_ns, date);
         if (r->date_ns)
             xml_text(x, "Date", slice_str(date));
-        if (r->delete_marker)
-            xml_bool(x, "ExpiredObjectDeleteMarker", true);
+        if (r->has_marker)
+            xml_bool(x, "ExpiredObjectDeleteMarker", r->delete_marker);
         xml_close(x, "Expiration");
     }
     if (r->noncurrent_days) {

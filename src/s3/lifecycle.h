@@ -27,7 +27,8 @@ struct lifecycle_rule {
     size_t n_tags;
     /* What concerns former versions, of which there are none here: kept and shown, and truly without effect.
      */
-    bool delete_marker;
+    bool delete_marker, has_marker;            /* `false` was said, too: it may be all that a rule says, and
+                                                * one without an action would not be read again */
     uint64_t noncurrent_days, noncurrent_keep; /* 0: not given */
     /* How the document said it, to show it again. */
     bool old_prefix, has_and;

@@ -270,6 +270,25 @@ static void lifecycle_spares_empty_objects(void **state)
     }
 }
 
+/* A rule that says no more than `false` is kept with that word: without it the document would have a rule
+ * that does nothing, and would not be read again, so that no rule of the bucket had any effect. */
+static void lifecycle_keeps_a_rule_that_says_false(void **state)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(8 * MIB);
+    _cleanup_buf_ struct buf kept = BUF_INIT(4 * KIB);
+    struct lifecycle l = rules_of(
+        LIFECYCLE(ENABLED("<Filter/><Expiration><ExpiredObjectDeleteMarker>false</ExpiredObjectDeleteMarker>"
+                          "</Expiration>") ENABLED("<Filter/>" DAY)),
+        a);
+
+    assert_int_equal(lifecycle_put(&l, &kept), 0);
+    assert_non_null(strstr(kept.p, "<ExpiredObjectDeleteMarker>false</ExpiredObjectDeleteMarker>"));
+    l = rules_of(kept.p, a);
+    assert_int_equal(l.n, 2);
+    assert_false(expires(&l.rules[0], SLICE_LIT("k"), 1, DAY_NS, 1000 * DAY_NS));
+    assert_true(expires(&l.rules[1], SLICE_LIT("k"), 1, DAY_NS, 1000 * DAY_NS));
+}
+
 /* Rules are kept in one line that reads as the same rules. */
 static void lifecycle_keeps_its_rules(void **state)
 {
@@ -398,6 +417,7 @@ int main(void)
         cmocka_unit_test(cors_that_is_not_one),
         cmocka_unit_test(lifecycle_comes_due),
         cmocka_unit_test(lifecycle_spares_empty_objects),
+        cmocka_unit_test(lifecycle_keeps_a_rule_that_says_false),
         cmocka_unit_test(lifecycle_keeps_its_rules),
         cmocka_unit_test(lifecycle_asks_for_tags),
         cmocka_unit_test(lifecycle_that_is_refused),

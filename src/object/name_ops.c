@@ -502,6 +502,21 @@ static int wait_for_records(struct object_service *s, struct upstream *u, const 
     return back_wait_record(s->back, u->bucket, has ? q->to : q->from, e);
 }
 
+/* The origin kind looks at the source and has that version copied. One that was replaced in between is looked
+ * at again: nobody gave a condition that could have failed. */
+static int copy_at_origin(struct object_service *s, struct upstream *u, const struct wire_copy_req *q,
+                          struct arena *a, struct origin_attr *ret, struct err *e)
+{
+    int r = ERR_PRECONDITION;
+    object_let_go(s, u->bucket, q->to);
+    for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++)
+        r = upstream_copy(u, q->from, q->to, a, ret, e);
+    (void)object_forget_key(s, u->bucket, q->to);
+    return r == ERR_PRECONDITION
+               ? err_set(e, -EBUSY, "what is to be copied is being written again and again")
+               : r;
+}
+
 static int copy(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct intent *x,
                 struct arena *a, struct attr *ret, struct err *e)
 {
@@ -529,13 +544,7 @@ static int copy(struct object_service *s, struct upstream *u, const struct wire_
     if (r < 0)
         return r;
     answer.size_bytes = from.size_bytes;
-    if (q->flags & WIRE_MOVE) {
-        r = move(s, u, q, x, a, &answer, e);
-    } else {
-        object_let_go(s, u->bucket, q->to);
-        r = upstream_copy(u, q->from, q->to, a, &answer, e);
-        (void)object_forget_key(s, u->bucket, q->to);
-    }
+    r = q->flags & WIRE_MOVE ? move(s, u, q, x, a, &answer, e) : copy_at_origin(s, u, q, a, &answer, e);
     if (r == 0)
         *ret = attr_of_origin(&answer, /* has_meta= */ false, sys->real_ns());
     return r;

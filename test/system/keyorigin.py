@@ -160,6 +160,9 @@ class Handler(served.Handler):
                 found = self.origin.objects.get((bucket, key))
                 if found is None:
                     return self._error(404, "NoSuchKey")
+                wanted = self.headers.get("x-amz-copy-source-if-match")
+                if wanted and wanted.strip('"') != found.headers.get("ETag", found.etag).strip('"'):
+                    return self._error(412, "PreconditionFailed")
                 data, kept = found.data, found.headers
             if self.origin.before_put:
                 self.origin.before_put(self.bucket, self.key)

@@ -355,6 +355,26 @@ def test_every_key_is_right(node):
         assert {k for b, k in origin.objects if b == name} == {"copy of " + k for k in ODD_KEYS[:24]}
 
 
+def test_copy_of_what_is_replaced_meanwhile(node):
+    """CopyObject without conditions of a source that is replaced after the node looked at it, before the origin copies it:
+    the copy is of what is there now. It was answered with 412, which clients do not repeat."""
+    with KeyOrigin() as origin:
+        name, puts = harness.random_name(), []
+        origin.objects[name, "from"] = Object(b"before")
+        node.create_bucket(name, f"s3://{name}", **origin.properties())
+
+        def replace(method, key):
+            if (method, key) == ("PUT", "to"):
+                puts.append(key)
+                if len(puts) == 1:
+                    origin.objects[name, "from"] = Object(b"what is there now")
+
+        origin.before = replace
+        node.s3().copy_object(Bucket=name, Key="to", CopySource={"Bucket": name, "Key": "from"})
+        assert len(puts) == 2
+        assert origin.objects[name, "to"].data == b"what is there now"
+
+
 def test_keys_cold(node):
     """The same keys when only the origin has them."""
     with KeyOrigin() as origin:

@@ -28,6 +28,9 @@
 #define STEP_MS     10 /* between looks while libnfs changes sockets */
 #define SPARE_SHARE 8  /* one session in so many is not for slow bodies */
 #define WORDS_MAX   200
+/* Requests of one call that has steps: an answer of 8 KiB holds 16 of the longest names, so that a listing of
+ * more has too many names or does not end. libnfs keeps all of them before it says anything. */
+#define STEPS_MAX (TREE_NAMES_MAX / 16)
 
 struct nfs_conn {
     uint32_t magic;
@@ -162,6 +165,7 @@ static bool is_canceled(const atomic_bool *cancel)
 static int finish(struct nfs_conn *c, int queued)
 {
     uint64_t heard_ms = sys_mono_ms();
+    unsigned steps = 0;
     int r = c->broken ? -EFAULT : queued < 0 ? -EFAULT : 0;
     if (queued < 0)
         take_words(c, nfs_get_error(c->nfs));
@@ -184,6 +188,8 @@ static int finish(struct nfs_conn *c, int queued)
         }
         if (n > 0 && fd.revents & POLLIN && c->has_steps)
             heard_ms = sys_mono_ms();
+        if (n > 0 && fd.revents & POLLOUT && c->has_steps && ++steps > STEPS_MAX)
+            r = -E2BIG; /* each request is written once libnfs has asked for that */
     }
     if (c->done)
         r = c->status;

@@ -76,6 +76,16 @@ static int add_entries(struct nfs_conn *c, const char *path, struct nfsdir *dir,
     return r;
 }
 
+/* One that does not end is found by the number of requests, before its names can be counted. */
+static int refuse_folder(struct nfs_conn *c, int r, const char *path, struct err *e)
+{
+    if (r != -E2BIG)
+        return nfs_error(c, e, r, "list", slice_str(path));
+    return err_set(e, ERR_ORIGIN_FAILED,
+                   "directory %s has more than %d names, or its listing does not end there", path,
+                   TREE_NAMES_MAX);
+}
+
 int nfs_read_folder(void *arg, const char *path, struct tree_folder **ret, struct err *e)
 {
     struct tree_folder *_cleanup_(tree_folder_unrefp) f = tree_folder_new();
@@ -93,14 +103,12 @@ int nfs_read_folder(void *arg, const char *path, struct tree_folder **ret, struc
     if (r >= 0)
         r = nfs_call_opendir(c, *own ? own : "/", &dir);
     if (r < 0)
-        return nfs_error(c, e, r, "list", slice_str(path));
+        return refuse_folder(c, r, path, e);
     name_of_stat(&st, &f->self);
     r = add_entries(c, own, dir, f);
     nfs_call_closedir(c, dir);
-    if (r == -E2BIG)
-        return err_set(e, ERR_ORIGIN_FAILED, "directory %s has more than %d names", path, TREE_NAMES_MAX);
     if (r < 0)
-        return nfs_error(c, e, r, "list", slice_str(path));
+        return refuse_folder(c, r, path, e);
     *ret = TAKE_PTR(f);
     return 0;
 }

@@ -99,6 +99,7 @@ static struct {
     bool has_late;
     const char *away; /* the server's address at which nothing is; NULL: none */
     unsigned n_away;  /* how often it was tried */
+    bool is_endless;  /* listings are asked for and answered for ever */
 } fake;
 
 /* ---- the files ---- */
@@ -460,12 +461,17 @@ static void fake_hang(struct nfs_context *nfs)
         fake.late = nfs->call;
 }
 
+static bool fake_is_endless(const struct nfs_context *nfs)
+{
+    return fake.is_endless && nfs->is_pending && nfs->call.run == run_opendir;
+}
+
 int nfs_service(struct nfs_context *nfs, int revents)
 {
     static char words[] = "as told";
     uint64_t count;
     void *data = NULL;
-    if (!(revents & POLLIN) || !nfs->is_pending || nfs->is_hung)
+    if (!(revents & POLLIN) || !nfs->is_pending || nfs->is_hung || fake_is_endless(nfs))
         return 0;
     assert_int_equal(read(nfs->fd, &count, sizeof(count)), sizeof(count));
     if (!fake_is_hit(nfs->call.what)) {
@@ -542,12 +548,12 @@ int nfs_get_fd(struct nfs_context *nfs)
     return nfs->is_hung ? -1 : nfs->fd;
 }
 
-/* Whoever waits for a call that hangs does so for a day. */
+/* Whoever waits for a call that hangs does so for a day. What has no end is asked for again at once. */
 int nfs_which_events(struct nfs_context *nfs)
 {
     if (nfs->is_hung && !fake.not_wanted)
         fake.clock_ns += 86400ull * 1000000000;
-    return POLLIN;
+    return fake_is_endless(nfs) ? POLLIN | POLLOUT : POLLIN;
 }
 
 char *nfs_get_error(struct nfs_context *nfs)

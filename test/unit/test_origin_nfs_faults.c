@@ -334,6 +334,27 @@ static void test_sessions_end_when_nobody_uses_them(void **state)
     arena_free(T.arena);
 }
 
+/* A directory whose listing goes on for ever, each answer in time, is an error after so many requests; it
+ * held its thread and took memory without end. */
+static void test_a_listing_that_does_not_end(void **state)
+{
+    struct origin_list l = {.max = 10};
+    struct origin_page page;
+    T.arena = arena_new(4 * MIB);
+    fresh();
+    open_origin();
+    fake.is_endless = true;
+    assert_int_equal(origin_list(T.origin, &l, T.arena, &page, &T.err), ERR_ORIGIN_FAILED);
+    assert_non_null(strstr(T.err.text, "does not end"));
+    fake.is_endless = false;
+    assert_int_equal(origin_list(T.origin, &l, T.arena, &page, &T.err), 0);
+    origin_close(T.origin);
+    assert_true(fake.contexts == 0 && fake.dirs == 0);
+    fake_clear();
+    fake_unlink(fake_find("/"));
+    arena_free(T.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_who_is_cancelled_waits_for_nobody),
         cmocka_unit_test(test_an_address_that_is_away),
         cmocka_unit_test(test_sessions_end_when_nobody_uses_them),
+        cmocka_unit_test(test_a_listing_that_does_not_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

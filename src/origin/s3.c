@@ -304,6 +304,7 @@ const struct web_kind s3_node_kind = {
     .version_header = "etag",
     .meta_prefix = "x-amz-meta-",
     .tells_checksums = true,
+    .names_objects = true,
     .is_node = true,
     .prepare = s3_request_prepare,
     .refused = s3_request_refused,

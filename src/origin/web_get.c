@@ -99,7 +99,7 @@ static int begin(struct transfer *t, struct err *e)
         attr.meta = SLICE_NULL;
     take_part(t, &attr);
     /* The page of a proxy that wants a user, say, which is answered with 200 as well. */
-    if (kind->names_objects && attr.etag.n == 0 && attr.mtime_ns == 0)
+    if (kind->names_objects && attr.etag.n == 0 && !t->call->response.has_time)
         return err_set(e, ERR_ORIGIN_FAILED,
                        "%d with neither ETag nor Last-Modified: that is no answer of the service",
                        t->call->response.status);

@@ -143,6 +143,7 @@ struct web_response {
     char sum_algorithm[16], sum_type[16]; /* x-amz-checksum-algorithm, x-amz-checksum-type */
     char sum[WEB_SUM_MAX + 1];            /* "SUFFIX BASE64" of the bytes that come, or of the part */
     uint64_t mtime_ns, date_ns;
+    bool has_time; /* a Last-Modified came; a node says 1970, which is 0, of what has none */
     uint64_t retry_after_ms,
         retry_at_ns;      /* Retry-After: for so long, or until then (real time); 0: not told */
     bool is_in_vain;      /* META_RETRY_HEADER of another node says so */

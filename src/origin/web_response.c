@@ -206,7 +206,7 @@ static bool take_number(struct web_response *r, struct slice name, struct slice 
     else if (slice_eq_str(name, "range"))
         take_upload(r, value);
     else if (slice_eq_str(name, "last-modified"))
-        (void)text_parse_date(value, &r->mtime_ns);
+        r->has_time = text_parse_date(value, &r->mtime_ns) == 0;
     else if (slice_eq_str(name, "date"))
         (void)text_parse_date(value, &r->date_ns);
     else if (slice_eq_str(name, "retry-after"))

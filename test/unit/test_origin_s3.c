@@ -888,6 +888,25 @@ static void test_a_node_whose_origin_is_wrongly_set_up(void **state)
     }
 }
 
+/* The page of a proxy on the way to another node is no object; what has neither ETag nor time there has the
+ * time that it says of such ones. */
+static void test_a_node_behind_a_proxy_that_asks_for_a_user(void **state)
+{
+#define NAMELESS "HTTP/1.1 206 OK\r\nContent-Range: bytes 0-99/1000\r\nContent-Length: 100\r\n"
+    static const struct script_step steps[] = {
+        {.answer = NAMELESS "\r\n", .pad = 100, .close = true},
+        {.answer = NAMELESS "Last-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n", .pad = 100}};
+#undef NAMELESS
+    struct fixture f;
+    struct sink s;
+    struct err e = {0};
+    fixture_start(&f, "forebay://h:1/b", steps, ARRAY_SIZE(steps), NULL);
+    assert_int_equal(get(&f, 0, 100, &s, &e), ERR_ORIGIN_FAILED);
+    assert_int_equal(get(&f, 0, 100, &s, &e), 0);
+    assert_int_equal(s.bytes, 100);
+    fixture_stop(&f);
+}
+
 /* ---- opening ---- */
 
 /* Options and URLs that cannot work are refused at once, naming what is wrong. */
@@ -952,6 +971,7 @@ int main(void)
         cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_metrics_before_the_end),
         cmocka_unit_test(test_a_node_whose_origin_is_wrongly_set_up),
+        cmocka_unit_test(test_a_node_behind_a_proxy_that_asks_for_a_user),
         cmocka_unit_test(test_open_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,9 @@
 #include "object/back_internal.h"
 #include "object/upload_table.h"
 
+#include "base/md5.h"
 #include "base/sys.h"
+#include "base/text.h"
 
 #define RECORD_ARENA (2 * UPLOAD_RECORD_MAX)
 
@@ -82,7 +84,9 @@ static int check_part(const struct wire_upload_copy_req *q, struct err *e)
     return 0;
 }
 
-/* The part at the origin, then its record. No copy here: the one of the upload ends. */
+/* The part at the origin, then its record. No copy here: the one of the upload ends. Clients know parts by the
+ * MD5 in small letters, by which the end of the upload looks for them: some services write it in capitals, and
+ * are told it as they wrote it. */
 static int copy_part(struct object_service *s, struct upstream *u, struct upstream *source,
                      struct upload_slot *slot, const struct upload_record *upload,
                      const struct wire_upload_copy_req *q, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)
@@ -90,19 +94,22 @@ static int copy_part(struct object_service *s, struct upstream *u, struct upstre
     const struct origin_copy copy = {
         .source = source->origin, .from = q->source_key, .if_match = q->if_match};
     const struct origin_put put = {.key = q->key};
+    char there[ORIGIN_ETAG_MAX + 1] = "";
+    uint8_t md5[MD5_BYTES];
     struct upload_stage stage;
     upload_stage_begin(s, slot, u, q->key, q->number, q->n, &stage);
     upload_stage_end(s, slot, &stage, /* ok= */ false);
-    int r = upstream_upload_copy(u, &put, upload->origin_id, q->number, &copy, q->offset, q->n, ret_etag, e);
-    if (r == 0 && !object_is_md5(slice_str(ret_etag))) /* clients know parts by one */
+    int r = upstream_upload_copy(u, &put, upload->origin_id, q->number, &copy, q->offset, q->n, there, e);
+    if (r == 0 && text_unhex(slice_str(there), md5, sizeof(md5)) < 0)
         r = err_set(e, ERR_NOT_IMPLEMENTED, "the origin's ETags of parts have another form");
     if (r < 0)
         return r;
+    text_hex(md5, sizeof(md5), ret_etag);
     const struct upload_part_record record = {.number = q->number,
                                               .size_bytes = q->n,
                                               .at_ns = sys->real_ns(),
                                               .etag = slice_str(ret_etag),
-                                              .origin_etag = slice_str(ret_etag)};
+                                              .origin_etag = slice_str(there)};
     return upload_save_part(s->config.control, u->bucket->id, upload->id, &record, e);
 }
 

@@ -171,8 +171,8 @@ static bool is_own(const struct s3_upload *u, const struct origin_attr *now, boo
         return false;
     if (told.n > 0 && is_same_kind(told, u->put->whole_sum))
         return slice_eq(told, u->put->whole_sum);
-    if (expected_etag(u, etag))
-        return slice_eq_str(now->etag, etag);
+    if (expected_etag(u, etag)) /* which some services write in capitals */
+        return slice_eq_case(now->etag, slice_str(etag));
     return unsure && u->looked && !slice_eq_str(now->etag, u->before) && has_count(u, now->etag);
 }
 

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import threading
 import time
@@ -322,6 +323,47 @@ def test_copied_parts_that_no_byte_of_comes_here_for(bucket, node, origin):
     assert node.metric("forebay_origin_written_bytes_total", bucket=bucket.name) == sent + len(source)
     upload.complete()
     check(bucket, source)
+
+
+class Capitals(keyorigin.Handler):
+    """Copies parts, and writes their MD5 in capitals, as some services do: in these it wants to have them back, too."""
+
+    def do_POST(self):
+        self._parse()
+        told = re.findall(r"[0-9A-Fa-f]{32}", self.body().decode())
+        if "uploads" in self.query:
+            return self.send(200, b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>")
+        if told != [etag for etag, _ in self.owner.parts]:
+            return self._error(400, "InvalidPart")
+        self.owner.objects[self.bucket, self.key] = keyorigin.Object(b"".join(data for _, data in self.owner.parts))
+        return self.send(200, b'<CompleteMultipartUploadResult><ETag>"AB-1"</ETag></CompleteMultipartUploadResult>')
+
+    def do_PUT(self):
+        if "partNumber" not in self.path:
+            return super().do_PUT()
+        self._parse()
+        self.body()
+        bucket, _, key = urllib.parse.unquote(self.headers["x-amz-copy-source"]).lstrip("/").partition("/")
+        data = self.owner.objects[bucket, key].data
+        self.owner.parts.append((hashlib.md5(data).hexdigest().upper(), data))
+        return self.send(200, f'<CopyPartResult><ETag>"{self.owner.parts[-1][0]}"</ETag></CopyPartResult>'.encode())
+
+
+def test_parts_that_the_origin_copies_with_etags_in_capitals(node):
+    """A part that the origin copied by itself is found at the end of its upload however the service writes its ETag. It was an InvalidPart
+    for ever."""
+    name, source = harness.random_name(), harness.random_bytes(1000)
+    with keyorigin.KeyOrigin(Capitals) as at:
+        at.parts = []
+        at.objects[name, "source"] = keyorigin.Object(source)
+        node.create_bucket(name, f"s3://{name}", **at.properties())
+        s3, where = node.s3(), {"Bucket": name, "Key": "k"}
+        where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
+        etag = s3.upload_part_copy(**where, PartNumber=1, CopySource=f"{name}/source")["CopyPartResult"]["ETag"]
+        assert len(at.parts) == 1
+        assert [p["ETag"] for p in s3.list_parts(**where)["Parts"]] == [etag]
+        s3.complete_multipart_upload(**where, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": etag}]})
+        assert at.objects[name, "k"].data == source
 
 
 def test_listings(bucket):

@@ -212,6 +212,18 @@ static int send_keys(struct client *c, uint64_t id, struct buf *keys, struct err
     return r;
 }
 
+/* The next line, without its end; of one that is too long the first LIST_LINE_MAX bytes, and no more is kept in
+ * memory of a file that is no list and has no lines. */
+static bool read_line(FILE *f, char line[LIST_LINE_MAX], struct slice *ret)
+{
+    size_t n = 0;
+    int c = 0;
+    while (n < LIST_LINE_MAX && (c = getc_unlocked(f)) != EOF && c != '\n')
+        line[n++] = (char)c;
+    *ret = slice_of(line, n);
+    return c != EOF || n > 0;
+}
+
 /* Sends the lines of the file; -EINVAL when there are none: a job over nothing is a mistake. */
 static int send_list(struct client *c, uint64_t id, const char *path, struct err *e)
 {
@@ -220,15 +232,11 @@ static int send_list(struct client *c, uint64_t id, const char *path, struct err
     if (!standard && !f)
         return err_errno(e, -errno, "--list %s", path);
     _cleanup_buf_ struct buf keys = BUF_INIT(LIST_PIECE_BYTES + LIST_LINE_MAX);
-    _cleanup_free_ char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    char line[LIST_LINE_MAX];
+    struct slice key;
     uint64_t lines = 0;
     int r = 0;
-    while (r == 0 && (n = getline(&line, &cap, standard ? stdin : f)) > 0) {
-        struct slice key = slice_of(line, (size_t)n);
-        if (slice_ends(key, SLICE_LIT("\n")))
-            key.n--;
+    while (r == 0 && read_line(standard ? stdin : f, line, &key)) {
         if (key.n == 0)
             continue;
         lines++;

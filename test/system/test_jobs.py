@@ -429,6 +429,16 @@ def test_every_failure_is_listed(bucket):
     assert len(bucket.node.cli("job", "errors", job["id"]).stdout.splitlines()) == len(keys)
 
 
+def test_a_list_without_lines(bucket):
+    """What is no list, and of any length, is refused when its first line is longer than any key; nothing is left of the job. All of it
+    was read into memory."""
+    done = bucket.node.cli("prefetch", "--list", "/dev/zero", bucket.name, check=False)
+    assert done.returncode == 2 and "line 1 is longer than any key" in done.stderr
+    keys = "a" * 1024 + "\n\n" + "b" * 8192 + "\n"
+    done = bucket.node.cli("prefetch", "--list", "-", bucket.name, stdin=keys, check=False)
+    assert done.returncode == 2 and "line 2 is longer than any key" in done.stderr
+
+
 @contextlib.contextmanager
 def held_back(name, n, size):
     """(origin, begun, held): an origin with n objects, of which it gives the first, and the others once `held` is set, at the end at the

@@ -300,7 +300,7 @@ static int show_repeatedly(const char *directory, struct stats_report *r, struct
         print_people(r, first ? NULL : &before);
         first = false;
         before = *r;
-        if (!pause_for(&ends))
+        if (ferror(stdout) || !pause_for(&ends)) /* the terminal has gone, and main says so */
             return 0;
         k = stats_ask(directory, r, e);
         if (r->pid != before.pid) /* another mount is there now */

@@ -506,6 +506,24 @@ def test_stats_on_a_terminal(node, scratch, mount):
             os.close(master)
 
 
+def test_stats_end_with_their_terminal(node, scratch, mount):
+    """Where the terminal goes away, and no signal tells of it, the numbers end when they cannot be written. They went on for ever."""
+    m = mount(scratch)
+    master, slave = pty.openpty()
+    process = subprocess.Popen([str(node.binary), "mount", "--stats", str(m.path)], stdin=slave, stdout=slave,
+                               stderr=subprocess.PIPE, env={**os.environ, **node.env})
+    os.close(slave)
+    try:
+        assert os.read(master, 100)
+        os.close(master)
+        assert process.wait(200) == 1
+        assert b"standard output" in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
 def test_stats_of_what_is_no_mount(node, tmp_path):
     """One line says so; nonsense on the command line is status 2."""
     assert "not a mount of forebay" in run(node, "mount", "--stats", tmp_path, status=1)

@@ -262,6 +262,7 @@ void mount_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const 
 struct mount_opened {
     struct client_file *file;
     uint64_t key_hash, serial; /* as warm_track_locked takes them */
+    uint32_t n_writings;       /* of the node: where it is another one by now, so may the bytes be */
 };
 /* Opens the version that the node stands for; -ESTALE, and the node is detached, when it is gone. */
 int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, struct err *e);

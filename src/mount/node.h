@@ -69,6 +69,7 @@ struct node {
     uint32_t n_passthrough;           /* opens with backing_id */
     uint32_t n_plain;                 /* opens served by this process */
     uint32_t n_shared;                /* of those, opens that read from backing_file */
+    uint32_t n_writings;              /* stagings that began, and that ended */
     int backing_id;                   /* > 0 while n_passthrough > 0, or kept open (warm.h) */
     struct backing *backing;          /* of backing_id, for a process that takes over */
     struct client_file *backing_file; /* keeps the bytes in place; NULL when `staging` does */

@@ -33,7 +33,8 @@
  *  2. A handle counts in exactly one of n_passthrough and n_plain; of the latter those that are shared count
  * in n_shared, too, and backing_file stays while there is one.
  *  3. While a node has a staging, whoever opens it uses that: a file that was opened to be read while the
- * staging began is closed again, lest it become the backing file of those who write.
+ * staging began, and perhaps ended, is closed again, lest it become the backing file of those who write, or
+ * of those who open what was written.
  *  4. Pages that the kernel keeps of an inode are of its version. An inode of which a close could not publish
  * what was written is opened no more (staging_is_refused): its name gets another one.
  *  5. RELEASE, which nobody waits for, has ended its handle's mode before the next request is read: an open
@@ -228,13 +229,14 @@ static void choose_for_reading_locked(struct mount *m, struct node *n, struct ha
         warm_track_locked(m->warm, n, o->key_hash, o->serial, valid_ms);
 }
 
-/* false: somebody began to write it meanwhile, or did. */
+/* false: somebody began to write it meanwhile, or did, also when that is over by now: the file may be the
+ * version of before then, and the inode, with the kernel's pages, is of the next one. */
 static bool choose_for_reading(struct mount *m, struct node *n, struct handle *h, struct mount_opened *o)
 {
     struct warm_trash *trash = NULL;
     bool is_here = client_file_is_complete(o->file);
     lock_take(node_table_lock(m->nodes));
-    bool may = !n->staging && !n->is_spoilt;
+    bool may = !n->staging && !n->is_spoilt && n->n_writings == o->n_writings;
     if (may)
         choose_for_reading_locked(m, n, h, o, is_here, &trash);
     /* The kernel has the file now; descriptors are few. */
@@ -285,6 +287,9 @@ int mount_open_file(struct mount *m, struct node *n, struct mount_opened *ret, s
     struct client_file_open o = {.bucket = slice_str(m->bucket), .key = buf_view(&key)};
     ret->serial = warm_serial(m->warm);
     ret->key_hash = hash_placement(buf_view(&key));
+    lock_take(node_table_lock(m->nodes));
+    ret->n_writings = n->n_writings;
+    lock_drop(node_table_lock(m->nodes));
     r = mount_open_version(m, n, &o, &ret->file, &etag, e);
     if (r != ERR_PRECONDITION)
         return r;

@@ -225,6 +225,7 @@ static struct staging *new_locked(struct mount *m, struct node *n)
     s->next = m->stagings.first;
     m->stagings.first = s;
     n->staging = s;
+    n->n_writings++;
     node_keep_locked(m->nodes, n);
     return s;
 }
@@ -239,6 +240,7 @@ static void end(struct mount *m, struct staging *s)
         at = &(*at)->next;
     *at = s->next;
     s->node->staging = NULL;
+    s->node->n_writings++;
     node_unkeep_locked(m->nodes, s->node);
     cond_broadcast(&m->stagings.changed);
     lock_drop(node_table_lock(m->nodes));

@@ -890,6 +890,36 @@ def test_a_writer_and_readers_that_open_at_the_same_moment(bucket, mount, passth
             one.result()
 
 
+@pytest.mark.parametrize("passthrough", MODES)
+def test_a_file_that_is_written_anew_while_its_old_bytes_are_fetched(bucket, mount, new_shaper, passthrough):
+    """An open waits for the bytes of a file that is not here, and before they have come another program writes the file anew and closes it.
+    The first has one version, whole; whoever opens the file from then on has what was closed, also while the first has it open, and
+    whatever the kernel keeps of it. (n_writings in mount/node.h: the file that the first was given is the one from before.)"""
+    shaper = new_shaper(before=bucket.origin)
+    slow = bucket.node.new_bucket(bucket.origin, endpoint=shaper.endpoint)
+    old, new = b"old" * 10_000, b"newer" * 10_000
+    bucket.truth.put_object(Bucket=slow, Key="f", Body=old)
+    path = mount(what=slow, passthrough=passthrough, attr_timeout="10m").path / "f"
+    assert path.stat().st_size == len(old)  # nobody asks for the name again before the open
+    shaper.fault("stall", match=f"GET /{slow}/f")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        try:
+            opened = pool.submit(os.open, path, os.O_RDONLY)
+            harness.wait_until(lambda: shaper.stats()["faults_injected"], what="on its way")
+            path.write_bytes(new)
+            harness.wait_until(lambda: '"being_written": false' in bucket.node.cli("explain", "--json", str(path)).stdout, what="it is closed")
+        finally:
+            shaper.release()
+        fd = opened.result(200)
+    try:
+        assert path.read_bytes() == new
+        assert os.pread(fd, len(new), 0) in (old, new)
+        assert path.read_bytes() == new
+    finally:
+        os.close(fd)
+    assert path.read_bytes() == new and path.stat().st_size == len(new)
+
+
 def test_a_rename_loses_nothing_that_is_written_meanwhile(bucket, new_shaper, mount):
     """An object that somebody writes anew while a rename of its old version is under way is not removed with that: its
     bytes are there afterwards, under one name or the other."""

@@ -644,14 +644,14 @@ static int rename_file(struct target *from, struct target *to, unsigned flags, s
         (void)staging_begin_unlink(m, to->staging);
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
     struct node_attr attr = {0};
-    bool was_moved = r == 0 && was_file_moved(from, to, &attr, &b);
-    if (was_moved)
+    bool is_held = r == 0 && from->staging;
+    if (is_held) /* before the next line waits, for however long: a close would make the old name again */
         staging_hold(m, from->staging);
-    else if (r == 0 && from->staging)
-        r = staging_begin_move(m, from->staging, e);
-    else if (r == 0 && from->node)
+    bool was_moved = r == 0 && was_file_moved(from, to, &attr, &b);
+    if (is_held && !was_moved)
+        r = staging_publish_to_move(m, from->staging, e);
+    else if (r == 0 && !is_held && from->node)
         r = check_version(from, e);
-    bool is_begun = from->staging && r == 0;
     target_begin_follow(from);
     if (r == 0 && !was_moved)
         r = move_object(from, to, flags, &attr, &b, e);
@@ -660,7 +660,7 @@ static int rename_file(struct target *from, struct target *to, unsigned flags, s
     else if (r == 0 && to->node) /* what moved is not known here, what it replaced is */
         node_detach(m->nodes, to->node, /* is_unlinked= */ true);
     target_end_follow(from, to, r == 0);
-    if (is_begun)
+    if (is_held)
         staging_end_move(m, from->staging, r == 0);
     if (is_replaced)
         staging_end_unlink(m, to->staging, r == 0);

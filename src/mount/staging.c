@@ -690,13 +690,9 @@ int staging_publish_held(struct mount *m, struct staging *s, struct err *e)
     return r;
 }
 
-int staging_begin_move(struct mount *m, struct staging *s, struct err *e)
+int staging_publish_to_move(struct mount *m, struct staging *s, struct err *e)
 {
-    staging_hold(m, s);
-    int r = s->is_replaced ? -ESTALE : staging_publish_held(m, s, e);
-    if (r < 0)
-        staging_end_move(m, s, /* has_moved= */ false);
-    return r;
+    return s->is_replaced ? -ESTALE : staging_publish_held(m, s, e);
 }
 
 void staging_end_move(struct mount *m, struct staging *s, bool has_moved)

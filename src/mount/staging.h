@@ -98,13 +98,15 @@ int staging_set_attr(struct mount *m, struct staging *s, const struct posix_meta
  * object of that name. */
 bool staging_begin_unlink(struct mount *m, struct staging *s);
 void staging_end_unlink(struct mount *m, struct staging *s, bool is_unlinked);
-/* Around a rename of the node. The first publishes, and when it succeeds nobody else does before the second:
- * bytes that went to the old key meanwhile would be acknowledged, and neither copied nor sent again. The
- * second makes later bytes go to the node's key as it is then, if it was renamed. */
-int staging_begin_move(struct mount *m, struct staging *s, struct err *e);
-/* Its two halves: nobody else publishes before staging_end_move; what was written so far is published. */
+/* Around a rename of the node, or of a directory above it. After the first nobody else publishes before
+ * staging_end_move: bytes that went to the old key meanwhile would be acknowledged, and neither copied nor
+ * sent again. In a process that takes over it comes before anything that waits: a rename that comes again
+ * finds the file held until then, but not for ever. Between the two what was written so far is published; by
+ * staging_publish_to_move only where the name is the file's own still, else -ESTALE. staging_end_move makes
+ * later bytes go to the node's key as it is then, if it was renamed. */
 void staging_hold(struct mount *m, struct staging *s);
 int staging_publish_held(struct mount *m, struct staging *s, struct err *e);
+int staging_publish_to_move(struct mount *m, struct staging *s, struct err *e);
 void staging_end_move(struct mount *m, struct staging *s, bool has_moved);
 enum staging_which {
     STAGING_UNPUBLISHED, /* files in the directory that the origin does not have yet */

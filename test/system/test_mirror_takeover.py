@@ -303,6 +303,30 @@ def test_a_directory_is_renamed_once_while_a_file_in_it_is_written(late, mount):
     assert {key for key in there.keys() if not key.endswith("/")} == {"e/log", "e/other"}
 
 
+def test_what_is_closed_during_a_long_rename_has_the_new_name(late, mount):
+    """The process is killed while the node waits for the origin, which has made the copy of a file that is being written, for longer than its
+    successor waits for requests that come again (GRACE_NS in mount/takeover.c). An fsync of what was written since waits for the
+    rename, however long, and does not make the old name again. (staging_hold in rename_file before anything that waits.)"""
+    shaper, there, _ = late
+    one = mount(there.name)
+    with open(one.path / "old", "wb", buffering=0) as f:
+        f.write(b"one")
+        os.fsync(f.fileno())
+        shaper.fault("stall", match=f"PUT /{there.name}/new", for_="8s")
+        renaming = threading.Thread(target=os.rename, args=(one.path / "old", one.path / "new"))
+        renaming.start()
+        harness.wait_until(lambda: "new" in there.keys(), what="the copy", step=0.01)
+        f.write(b" two")
+        kill_serving(one)
+        os.fsync(f.fileno())
+        renaming.join(200)
+        assert not renaming.is_alive()
+        assert os.listdir(one.path) == ["new"] and there.keys() == {"new"}
+        assert there.get("new") == b"one two" == (one.path / "new").read_bytes()
+        f.write(b" three")
+    assert there.keys() == {"new"} and there.get("new") == b"one two three"
+
+
 def test_what_is_removed_while_its_close_is_not_answered_stays_removed(late, mount):
     """The process is killed while new files are on their way to the origin, and programs that remove them wait for that: the
     successor may be asked to remove them first."""

@@ -14,7 +14,8 @@
  * of a directory that changed may miss some or meet them again.
  *  4. With READDIRPLUS every entry that the kernel takes counts as one lookup; above MOUNT_NODES_MAX inodes,
  * above the mount's memory, and where the node has told of the name since the listing began (inval.h),
- * entries are given without attributes, and count nothing.
+ * entries are given without attributes, and count nothing. Where it tells of one later, while the entries
+ * behind it are waited for, the kernel is to ask again.
  *
  * Failure modes: a listing that fails in the middle gives the entries before it and then its error.
  */
@@ -72,6 +73,7 @@ struct dir {
 
 #define FIRST_LISTED(d) (2 + (d)->n_staged)
 #define PAGE_ENTRIES    1000
+#define GIVEN_MIN       64 /* entries; as many as fit into a reply */
 
 /* ---- staged files ---- */
 
@@ -258,6 +260,8 @@ struct filler {
     char *p;
     size_t size, used;
     uint64_t ino, parent_ino; /* of the directory, which may be renamed meanwhile */
+    struct node **given;      /* whose attributes go along; referenced */
+    size_t n_given, given_room;
 };
 
 /* Adds one entry without attributes of its own. false: no room. */
@@ -273,6 +277,28 @@ static bool add_plain(struct filler *f, const char *name, uint64_t ino, mode_t t
     return true;
 }
 
+static void note_given(struct filler *f, struct node *n)
+{
+    if (f->n_given == f->given_room) {
+        f->given_room = MAX(2 * f->given_room, GIVEN_MIN);
+        f->given = realloc(f->given, f->given_room * sizeof(f->given[0]));
+        if (!f->given)
+            abort();
+    }
+    f->given[f->n_given++] = node_ref(f->m->nodes, n);
+}
+
+/* After the reply: of what the node has told meanwhile the kernel was told before it had the entry. told:
+ * inval_serial before the first of them. */
+static void check_given(struct filler *f, uint64_t told)
+{
+    for (size_t i = 0; i < f->n_given; i++) {
+        inval_check_node(f->m->inval, told, f->given[i]);
+        node_unref(f->m->nodes, f->given[i]);
+    }
+    free(f->given);
+}
+
 /* Adds an entry that counts as a lookup of n, which was counted. */
 static bool add_node(struct filler *f, const char *name, struct node *n, uint64_t next)
 {
@@ -285,6 +311,7 @@ static bool add_node(struct filler *f, const char *name, struct node *n, uint64_
         return false;
     }
     f->used += used;
+    note_given(f, n);
     return true;
 }
 
@@ -467,7 +494,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
         .req = req, .m = mount_of(req), .d = dir_of(fi), .plus = plus, .p = malloc(size), .size = size};
     if (!f.p)
         abort();
-    uint64_t serial = warm_serial(f.m->warm);
+    uint64_t serial = warm_serial(f.m->warm), told = inval_serial(f.m->inval);
     note_reader(f.m, f.d, 1);
     lock_take(&f.d->lock); /* held over the listing: the position is one per open directory */
     int r = follow(f.m, f.d);
@@ -480,6 +507,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
     else
         (void)fuse_reply_buf(req, f.p, f.used);
     mount_check_told(f.m, serial);
+    check_given(&f, told);
     free(f.p);
     if (plus)
         notifier_poke(f.m->notifier);

@@ -173,3 +173,18 @@ void inval_check(struct inval *v, uint64_t serial, struct node *dir, struct slic
     notifier_expire_name(m->notifier, dir->id, name, n && n->is_dir, n ? n->id : 0);
     node_unref(m->nodes, n);
 }
+
+void inval_check_node(struct inval *v, uint64_t serial, struct node *n)
+{
+    struct mount *m = v->m;
+    if (recent_serial(v->recent) == serial)
+        return;
+    lock_take(node_table_lock(m->nodes));
+    struct node *dir = n->parent;
+    size_t name_n = n->name_n;
+    _cleanup_free_ char *name = slice_dup(slice_of(n->name, name_n));
+    dir->refs++;
+    lock_drop(node_table_lock(m->nodes));
+    inval_check(v, serial, dir, slice_of(name, name_n));
+    node_unref(m->nodes, dir);
+}

@@ -31,3 +31,5 @@ bool inval_is_current(struct inval *v, uint64_t serial, uint64_t ino);
 /* After the kernel was given an answer about a name in the directory that may be of that time: it is told to
  * ask again if the name was told of since, because the kernel did not have the answer then. */
 void inval_check(struct inval *v, uint64_t serial, struct node *dir, struct slice name);
+/* The same of the name that a node has, after an entry of a listing was given with its attributes. */
+void inval_check_node(struct inval *v, uint64_t serial, struct node *n);

@@ -2,7 +2,8 @@
  * Listings page by page (contract in client_lister.h).
  *
  * Invariant: `rest` points into `page`, and holds whole entries not given out yet; `next` is where the page
- * after it begins. A page that broke in the middle ends the walk with ERR_PROTOCOL.
+ * after it begins. A page that broke in the middle ends the walk with ERR_PROTOCOL, however often it is asked
+ * on: who has given out the entries before it hears of that with the next question.
  */
 #include "client/client_lister.h"
 
@@ -13,6 +14,7 @@ struct client_lister {
     char delimiter;
     uint32_t flags, page_keys;
     bool ended; /* no page follows */
+    bool is_broken;
     struct buf page;
     struct slice rest;
 };
@@ -82,16 +84,15 @@ static int next_page(struct client_lister *l, struct err *e)
 int client_lister_next(struct client_lister *l, struct wire_entry *ret, struct err *e)
 {
     assert(l != NULL && ret != NULL);
-    while (l->rest.n == 0) {
+    while (l->rest.n == 0 && !l->is_broken) {
         if (l->ended)
             return 0;
         int r = next_page(l, e);
         if (r < 0)
             return r;
     }
-    int r = wire_entry_decode(&l->rest, ret);
-    if (r < 0) {
-        l->ended = true;
+    l->is_broken = l->is_broken || wire_entry_decode(&l->rest, ret) < 0;
+    if (l->is_broken) {
         l->rest = SLICE_NULL;
         return err_set(e, ERR_PROTOCOL, "broken entry in a listing");
     }

@@ -701,6 +701,21 @@ static void test_lister(void **state)
     assert_int_equal(list_all(c, "broken", &n), ERR_PROTOCOL);
 }
 
+/* Nor is a page that broke off the end for whoever asks on, as the next READDIR of a mount does. */
+static void test_a_broken_page_is_no_end(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct client_lister_open o = {.bucket = SLICE_LIT("broken")};
+    _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(c, &o);
+    struct wire_entry entry;
+    for (int i = 0; i < 3; i++) {
+        struct err e = {0};
+        assert_int_equal(client_lister_next(l, &entry, &e), ERR_PROTOCOL);
+        assert_true(e.text[0]);
+    }
+}
+
 /* ---- the public interface ---- */
 
 struct source {
@@ -919,6 +934,7 @@ int main(void)
         NODE_TEST(test_writer),
         NODE_TEST(test_bytes_are_not_sent_twice),
         NODE_TEST(test_lister),
+        NODE_TEST(test_a_broken_page_is_no_end),
         NODE_TEST(test_public_interface),
         NODE_TEST(test_public_read_of_a_version_that_is_gone),
         NODE_TEST(test_public_put_from),

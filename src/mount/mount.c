@@ -135,11 +135,14 @@ static uint64_t number_change(uint32_t op)
 static struct fuse_session *session; /* a process has one mount; set before it serves */
 
 /* A program that was killed while it waits here ends when it has an answer, whatever that is; and nobody is
- * answered for long by a mount that ends. */
+ * answered for long by a mount that ends, nor do threads of its own ask on. */
 static bool nobody_waits(void)
 {
+    bool is_over = session && fuse_session_exited(session);
+    if (request_unique() == 0)
+        return is_over;
     return request_is_question() &&
-           (fuse_session_exited(session) || (request_asker() > 0 && stuck_is_gone(request_asker())));
+           (is_over || (request_asker() > 0 && stuck_is_gone(request_asker())));
 }
 
 /* Who may not use the node's socket is told what else there is. */

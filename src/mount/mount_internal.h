@@ -287,7 +287,8 @@ void takeover_end(struct mount *m);
 void takeover_free(struct mount *m);
 /* After the nodes and what is being written. */
 void handles_resume(struct mount *m);
-/* Opens again, for what is open by passthrough, what keeps its bytes in place. */
+/* Opens again, for what is open by passthrough, what keeps its bytes in place. May wait for the node, until
+ * the session ends. */
 void handles_hold_bytes(struct mount *m);
 void dirs_resume(struct mount *m);
 /* The attached node of a name, or the one that a question to the node makes; referenced, not counted for the

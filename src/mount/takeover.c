@@ -11,7 +11,9 @@
  * Order: nodes, what is being written, handles, directories; then the kernel sends again what was not
  * answered, and only when that is being served names are dropped: dropping one waits for whoever has its
  * directory locked, perhaps for us. What nobody has asked for again after a moment is let go of by a thread
- * of its own: the notifier has to tell the kernel of names meanwhile, and letting go may publish.
+ * of its own: the notifier has to tell the kernel of names meanwhile, and letting go may publish. After that
+ * it asks the node again for what is open by passthrough, behind which an origin may be waited for: until
+ * then the node may remove such a file, but not from the kernel, which has it open.
  *
  * Failure modes: what there was no room to keep gives ESTALE or EIO to those who have it open. A version that
  * was evicted here and replaced at the origin gives ESTALE to readers that do not use passthrough.
@@ -79,6 +81,7 @@ static void *settle(void *arg)
         (void)cond_wait_for(&t->woken, &t->lock, until_ns - now_ns);
     lock_drop(&t->lock);
     stagings_resumed(m);
+    handles_hold_bytes(m);
     return NULL;
 }
 
@@ -89,7 +92,6 @@ void mirror_resumed(struct mount *m)
         for (size_t i = 0; i < t->n; i++)
             notifier_drop_node(m->notifier, t->files[i]);
     forget_nodes(m);
-    handles_hold_bytes(m);
     LOCK_SCOPE(&t->lock);
     if (t->is_over)
         return;

@@ -22,6 +22,7 @@ import pytest
 
 import harness
 import mounted
+import relay
 
 KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 pytestmark = [pytest.mark.usefixtures("need_fuse"),
@@ -666,6 +667,29 @@ print("closed")
         finally:
             writer.kill()
         assert origin.s3().get_object(Bucket=name, Key="f")["Body"].read() == b"before after"
+
+
+def test_a_successor_that_waits_for_a_silent_origin_ends_when_it_is_unmounted(origin, new_node, new_mount):
+    """What is open by passthrough the successor asks the node for again, and the node the origin, which says nothing: nobody else waits for
+    that, nor does the end of the mount. (Mutation: nobody_waits in mount/mount.c that leaves only what programs have asked for.)"""
+    with relay.Relay(origin.port) as line:
+        node = new_node()
+        name = node.new_bucket(origin, endpoint=line.endpoint, validate="always",
+                               **{"origin.timeout": "10m", "origin.connect_timeout": "10m", "retry": "30m"})
+        Objects(origin.s3(), name).put("f", b"bytes")
+        one = new_mount(node, name)
+        with open(one.path / "f", "rb", buffering=0) as f:
+            assert f.read() == b"bytes"
+            line.hush()
+            try:
+                kill_serving(one)
+                if one.uses_passthrough():
+                    harness.wait_until(line.held, what="the origin is asked")
+                    assert os.pread(f.fileno(), 5, 0) == b"bytes"
+                f.close()
+                one.stop()
+            finally:
+                line.speak()
 
 
 def holds(pid, path):

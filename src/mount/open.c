@@ -382,6 +382,7 @@ static void handle_shut(struct mount *m, struct handle *h)
     lock_take(node_table_lock(m->nodes));
     struct client_file *file = TAKE_PTR(h->file);
     uint32_t *users = h->is_passthrough ? &n->n_passthrough : &n->n_shared;
+    h->backing_id = 0; /* a process that takes over before RELEASE was answered gives it to nobody */
     n->n_plain -= !h->is_passthrough;
     if ((h->is_passthrough || h->is_shared) && --*users == 0 && !warm_keep_locked(m->warm, n, &trash)) {
         mount_unregister_locked(m, n);

@@ -15,13 +15,13 @@
 
 #define PROC_NAME_MAX 64 /* of a file below /proc */
 
-/* "\\040" stands for a space, and so on. */
+/* "\\040" stands for a space, and so on; where the text was cut it may end within one. */
 static void unescape(char *p)
 {
     char *to = p;
     for (; *p; p++) {
         unsigned code;
-        if (p[0] == '\\' && sscanf(p + 1, "%3o", &code) == 1) {
+        if (p[0] == '\\' && strspn(p + 1, "01234567") >= 3 && sscanf(p + 1, "%3o", &code) == 1) {
             *to++ = (char)code;
             p += 3;
         } else {

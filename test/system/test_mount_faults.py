@@ -876,6 +876,22 @@ def take_away(directory):
         subprocess.run(["umount", "-l", directory], check=True)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="takes root, who may mount")
+def test_a_mount_of_others_whose_source_is_cut(node, origin, tmp_path):
+    """The kernel's list gives each blank as four characters; a source of many is cut within one. (unescape in mount/mountinfo.c went on
+    behind the end of it, which a sanitizer tells.)"""
+    bucket, strange, where = node.new_bucket(origin), tmp_path / "strange", tmp_path / "mnt"
+    for directory in (strange, where):
+        directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", " " * 100, str(strange)], check=True)
+    try:
+        node.cli("mount", bucket, where)
+        node.cli("umount", where)
+    finally:
+        take_away(where)
+        take_away(strange)
+
+
 def test_one_mount_at_a_directory(node, origin, tmp_path):
     """A second mount on top of a first would hide it: it is refused, whatever bucket it is of and by whatever name the directory
     goes, and the first is as it was. A directory inside of a mount is another one."""

@@ -67,7 +67,8 @@ static const struct fuse_lowlevel_ops openless_operations = {
     .ioctl = mount_op_ioctl,
 };
 
-/* Linux 6.13 and later give each change of a file a time of its own, once somebody has looked at the last. */
+/* Linux 6.13 and later can give each change of a file a time of its own, once somebody has looked at the
+ * last; whether the file system has it do so is seen by each file (staging.c). */
 static bool has_fine_times(void)
 {
     return sys_is_linux(6, 13);

@@ -114,7 +114,7 @@ struct mount {
     struct takeover *takeover; /* NULL: this is the first process */
     uint32_t uid, gid, umask;
     uint64_t started_ns;
-    bool is_write_passthrough; /* changes of the file cannot be missed, see staging.c */
+    bool is_write_passthrough; /* the kernel can tell changes of a file apart, see staging.c */
     bool posix;                /* the bucket keeps mode, owner, time and links */
 
     double timeout_s; /* of names and attributes in the kernel; from here on of both kinds */

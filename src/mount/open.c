@@ -192,7 +192,7 @@ static void choose_for_staging_locked(struct mount *m, struct node *n, struct ha
     }
     warm_forget_locked(m->warm, n, trash);
     bool is_late = staging_may_be_mapped(h->staging); /* by who had it open by passthrough */
-    bool may = atomic_load(&m->is_passthrough) && m->is_write_passthrough && n->n_plain == 0 &&
+    bool may = atomic_load(&m->is_passthrough) && staging_tells_changes(h->staging) && n->n_plain == 0 &&
                (is_late || (!is_mappable && !is_synced));
     h->is_passthrough = may && register_locked(m, n, staging_fd(h->staging));
     count_locked(n, h);

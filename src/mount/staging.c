@@ -25,6 +25,8 @@
 #include "net/posix_meta.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #define COPY_BYTES         MIB
 #define NS_PER_S           ((uint64_t)1000000000)
@@ -45,6 +47,25 @@ void staging_list_fini(struct staging_list *l)
     free(l->slots);
     cond_fini(&l->changed);
     cond_fini(&l->late_wake);
+}
+
+/* Kernels that can give each change of a file a time of its own, once somebody has looked at the last, do so
+ * on these file systems, and not where whole seconds are kept (ext4 with small inodes). Elsewhere a time is
+ * that of the last tick of the clock. */
+static bool has_fine_times(const struct mount *m, int fd)
+{
+    struct statfs fs;
+    struct stat st;
+    if (!m->is_write_passthrough || fstatfs(fd, &fs) < 0 || sys->fstat(fd, &st) < 0)
+        return false;
+    bool is_known = fs.f_type == EXT4_SUPER_MAGIC || fs.f_type == XFS_SUPER_MAGIC ||
+                    fs.f_type == BTRFS_SUPER_MAGIC || fs.f_type == TMPFS_MAGIC;
+    return is_known && st.st_mtim.tv_nsec != 0;
+}
+
+bool staging_tells_changes(const struct staging *s)
+{
+    return s->tells_changes;
 }
 
 /* ---- for a process that takes over ---- */
@@ -85,8 +106,8 @@ void staging_keep(struct mount *m, struct staging *s)
     c->mtime = s->seen_stat.st_mtim;
     atomic_signal_fence(memory_order_seq_cst);
     /* Without fine times a change may leave them as they were. */
-    c->is_clean = s->is_clean && m->is_write_passthrough;
-    c->has_time = s->has_time && m->is_write_passthrough;
+    c->is_clean = s->is_clean && s->tells_changes;
+    c->has_time = s->has_time && s->tells_changes;
 }
 
 /* From here on the file outlives this process. */
@@ -198,6 +219,7 @@ static int begin(struct mount *m, struct staging *s, enum staging_start start, s
         staging_drop_target(m, s);
         return err_errno(e, r, "the staging file");
     }
+    s->tells_changes = has_fine_times(m, fd);
     atomic_store(&s->is_published, start != STAGING_NEW);
     atomic_store(&s->fd, TAKE_FD(fd));
     if (start == STAGING_COPY)
@@ -833,6 +855,7 @@ static void resume(struct mount *m, struct staging_kept *c, struct node *n, int 
         (void)take_slot_locked(&m->stagings, &slot); /* those before it that are free: given back below */
     }
     lock_drop(node_table_lock(m->nodes));
+    s->tells_changes = has_fine_times(m, fd);
     atomic_store(&s->fd, fd);
     atomic_store(&s->is_published, c->is_published);
     s->is_of_before = true;

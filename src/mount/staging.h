@@ -78,6 +78,8 @@ void staging_spoil(struct mount *m, struct node *n);
 void staging_publish_all(struct mount *m);
 
 int staging_fd(const struct staging *s);
+/* Whether each change gives the file another time, so that those are found that this process does not see. */
+bool staging_tells_changes(const struct staging *s);
 /* Somebody may go on storing into a mapping after the last release: the file is not handed over to the cache,
  * and looked at until the mapping has ended. */
 void staging_expect_mapping(struct staging *s);

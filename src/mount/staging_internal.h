@@ -29,6 +29,7 @@ struct staging {
     struct node *node;          /* referenced */
     _Atomic int fd;             /* where writers write; -1 while STARTING */
     _Atomic uint64_t n_changes; /* made by this process */
+    bool tells_changes;         /* set once, before others can know of it */
     _Atomic bool is_unlinked;
     _Atomic bool may_be_mapped; /* by somebody who writes, beyond the last release */
     _Atomic bool is_published;  /* the origin has an object of that name */

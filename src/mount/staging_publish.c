@@ -4,8 +4,9 @@
  * What changed is known from the file itself, because passthrough and mapped writes do not pass this process:
  * the file is another one when its size or times are. fdatasync write-protects mapped pages, so that the next
  * store into one moves the times again; where nobody can have it mapped the node alone syncs it. Kernels
- * before 6.13 move times in steps of some ms, and a change right after a publication could be missed: there,
- * writes are not passed through but counted here (mount->is_write_passthrough).
+ * before 6.13, and later ones on some file systems, move times in steps of some ms, or of seconds, and a
+ * change right after a publication could be missed: there, writes are not passed through but counted here
+ * (staging_tells_changes).
  *
  * Invariants:
  *  1. The state that is remembered as published was taken before the bytes left: whatever changes meanwhile

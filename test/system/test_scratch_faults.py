@@ -53,7 +53,7 @@ def pieces_of(image):
 
 @pytest.fixture
 def new_disk(tmp_path):
-    """new_disk(size, room=None): the directory of a new file system of that size; with `room` only so many bytes of it can be
+    """new_disk(size, room=None, options=()): the directory of a new file system of that size; with `room` only so many bytes of it can be
     stored, and writing back more fails. new_disk.copied(): the same directory of a copy of what that disk has at this moment, or a moment
     later: while it is written to, none of its parts may be older than another."""
     if os.geteuid() != 0:
@@ -97,13 +97,13 @@ def new_disk(tmp_path):
             mount(attach(f"{copy}.image"), at=copy)
             return copy / "forebay"
 
-        def make(size, room=None):
+        def make(size, room=None, options=()):
             below = tmp_path / "below"
             below.mkdir() if room is None else mount("-t", "tmpfs", "-o", f"size={room}", "tmpfs", at=below)
             with open(below / "image", "wb") as f:
                 f.truncate(size)
             device = attach(below / "image")
-            run("mkfs.ext4", "-q", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
+            run("mkfs.ext4", "-q", *options, "-J", "size=4", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
             mount(device, at=tmp_path / "disk")
             (tmp_path / "disk/forebay").mkdir()
             return tmp_path / "disk/forebay"

@@ -142,7 +142,7 @@ static bool nobody_waits(void)
     if (request_unique() == 0)
         return is_over;
     return request_is_question() &&
-           (is_over || (request_asker() > 0 && stuck_is_gone(request_asker())));
+           (is_over || (request_asker() > 0 && stuck_is_gone(request_asker(), request_process())));
 }
 
 /* Who may not use the node's socket is told what else there is. */

@@ -9,6 +9,7 @@
 
 static _Thread_local uint64_t unique, changes;
 static _Thread_local uint32_t opcode, pid;
+static _Thread_local pid_t process;
 static _Thread_local bool comes_again;
 
 /* X(NAME, opcode): of linux/fuse.h. */
@@ -37,6 +38,7 @@ void request_begin(const void *request, size_t n)
 {
     opcode = u32_at(request, n, OPCODE_AT);
     pid = u32_at(request, n, PID_AT);
+    process = 0;
     unique = 0;
     changes = 0;
     if (n >= UNIQUE_AT + sizeof(unique))
@@ -53,6 +55,11 @@ uint64_t request_unique(void)
 pid_t request_asker(void)
 {
     return (pid_t)pid;
+}
+
+pid_t *request_process(void)
+{
+    return &process;
 }
 
 bool request_is_question(void)

@@ -24,6 +24,8 @@ void request_begin(const void *request, size_t n);
 uint64_t request_unique(void);
 /* The thread that asks, as /proc here has it; 0: this one works on none, or whoever asks cannot be seen. */
 pid_t request_asker(void);
+/* Where it is noted which process that thread is of, once it was looked for (stuck.h); 0: not yet. */
+pid_t *request_process(void);
 /* Whether it is one whose answer nobody needs when whoever asks is gone: nothing is changed by it. */
 bool request_is_question(void);
 /* The kernel sends it again: what it asks for may have been done. */

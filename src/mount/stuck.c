@@ -61,14 +61,27 @@ bool stuck_has_kill(const char *status)
     return at && strtoull(at + strlen(name), NULL, 16) >> (SIGKILL - 1) & 1;
 }
 
-bool stuck_is_gone(pid_t tid)
+static pid_t process_of(const char *status)
+{
+    static const char name[] = "\nTgid:";
+    const char *at = strstr(status, name);
+    return at ? (pid_t)strtol(at + strlen(name), NULL, 10) : 0;
+}
+
+static bool has_ended(pid_t pid)
+{
+    return kill(pid, 0) < 0 && errno == ESRCH;
+}
+
+bool stuck_is_gone(pid_t tid, pid_t *process)
 {
     char path[64], status[STATUS_BYTES];
     (void)snprintf(path, sizeof(path), "/proc/%d/status", (int)tid);
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, status, sizeof(status) - 1);
     if (n < 0) /* or hidden from us */
-        return kill(tid, 0) < 0 && errno == ESRCH;
+        return *process > 0 && has_ended(tid) && has_ended(*process);
     status[n] = '\0';
+    *process = process_of(status);
     return stuck_has_kill(status);
 }

@@ -98,11 +98,48 @@ static void a_kill_is_seen_before_it_ends_the_thread(void **state)
 static void gone_is_who_has_ended(void **state)
 {
     (void)state;
-    pid_t pid = start(wait_for_ever, false);
-    assert_false(stuck_is_gone(pid));
-    assert_false(stuck_is_gone(getpid()));
+    pid_t pid = start(wait_for_ever, false), process = 0, own = 0, unknown = 0;
+    assert_false(stuck_is_gone(pid, &process));
+    assert_int_equal(process, pid);
+    assert_false(stuck_is_gone(getpid(), &own));
+    assert_int_equal(own, getpid());
     end(pid);
-    assert_true(stuck_is_gone(pid));
+    assert_true(stuck_is_gone(pid, &process));
+    assert_false(stuck_is_gone(pid, &unknown));
+}
+
+struct beginner {
+    _Atomic pid_t tid;
+    atomic_bool may_end;
+};
+
+static void *begin_and_end(void *arg)
+{
+    struct beginner *b = arg;
+    atomic_store(&b->tid, gettid());
+    while (!atomic_load(&b->may_end))
+        sys->sleep_ns(1000000);
+    return NULL;
+}
+
+/* Who has begun to read, and leaves the rest to others of its process, is not gone with its thread. */
+static void a_thread_that_has_ended_is_not_gone(void **state)
+{
+    (void)state;
+    struct beginner b = {0};
+    pthread_t thread;
+    pid_t process = 0, unknown = 0;
+    assert_int_equal(pthread_create(&thread, NULL, begin_and_end, &b), 0);
+    while (atomic_load(&b.tid) == 0)
+        sys->sleep_ns(1000000);
+    assert_false(stuck_is_gone(atomic_load(&b.tid), &process));
+    assert_int_equal(process, getpid());
+    atomic_store(&b.may_end, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    while (kill(atomic_load(&b.tid), 0) == 0) /* the kernel has it a moment longer */
+        sys->sleep_ns(1000000);
+    assert_false(stuck_is_gone(atomic_load(&b.tid), &process));
+    assert_false(stuck_is_gone(atomic_load(&b.tid), &unknown));
 }
 
 int main(void)
@@ -112,6 +149,7 @@ int main(void)
         cmocka_unit_test(stuck_is_who_has_lost_its_first_thread_and_waits),
         cmocka_unit_test(a_kill_is_seen_before_it_ends_the_thread),
         cmocka_unit_test(gone_is_who_has_ended),
+        cmocka_unit_test(a_thread_that_has_ended_is_not_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

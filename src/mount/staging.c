@@ -923,6 +923,15 @@ void stagings_resume(struct mount *m)
     drop_unused_slots(m);
 }
 
+bool stagings_are_awaited(struct mount *m)
+{
+    LOCK_SCOPE(node_table_lock(m->nodes));
+    bool any = false;
+    for (const struct staging *s = m->stagings.first; s; s = s->next)
+        any = any || s->is_awaited;
+    return any;
+}
+
 void stagings_resumed(struct mount *m)
 {
     for (;;) {

@@ -125,6 +125,8 @@ struct staging *staging_join_locked(struct node *n, bool is_writing);
  * leave (staging_resumed) when the kernel has said again what it had not been answered. */
 void stagings_resume(struct mount *m);
 void stagings_resumed(struct mount *m);
+/* Whether one of them was being renamed, by a request that is still to come again. */
+bool stagings_are_awaited(struct mount *m);
 /* From here on none is kept for a mapping that outlives the last close; those that are, are given up. */
 void stagings_end_late(struct mount *m);
 /* For the node table's lock's holder: whether the node's file has never been published. */

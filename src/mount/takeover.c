@@ -22,6 +22,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/before.h"
 
 /* Requests that come again come at once. A file that one of them makes is not taken for abandoned so soon. */
 #define GRACE_NS (2 * 1000000000ull)
@@ -71,15 +72,24 @@ static void forget_nodes(struct mount *m)
     t->n = t->room = 0;
 }
 
+/* false: the mount ends. */
+static bool wait_a_moment(struct takeover *t)
+{
+    uint64_t until_ns = sys->mono_ns() + GRACE_NS, now_ns;
+    LOCK_SCOPE(&t->lock);
+    while (!t->is_over && (now_ns = sys->mono_ns()) < until_ns)
+        (void)cond_wait_for(&t->woken, &t->lock, until_ns - now_ns);
+    return !t->is_over;
+}
+
 static void *settle(void *arg)
 {
     struct mount *m = arg;
-    struct takeover *t = m->takeover;
-    uint64_t until_ns = sys->mono_ns() + GRACE_NS, now_ns;
-    lock_take(&t->lock);
-    while (!t->is_over && (now_ns = sys->mono_ns()) < until_ns)
-        (void)cond_wait_for(&t->woken, &t->lock, until_ns - now_ns);
-    lock_drop(&t->lock);
+    /* The rename that comes again may first wait for what runs for the process before. */
+    if (wait_a_moment(m->takeover) && stagings_are_awaited(m)) {
+        before_wait();
+        (void)wait_a_moment(m->takeover);
+    }
     stagings_resumed(m);
     handles_hold_bytes(m);
     return NULL;

@@ -304,19 +304,25 @@ def test_a_directory_is_renamed_once_while_a_file_in_it_is_written(late, mount):
     assert {key for key in there.keys() if not key.endswith("/")} == {"e/log", "e/other"}
 
 
-def test_what_is_closed_during_a_long_rename_has_the_new_name(late, mount):
+@pytest.mark.parametrize("replaces", [False, True], ids=["a new name", "one that is written"])
+def test_what_is_closed_during_a_long_rename_has_the_new_name(late, mount, replaces):
     """The process is killed while the node waits for the origin, which has made the copy of a file that is being written, for longer than its
     successor waits for requests that come again (GRACE_NS in mount/takeover.c). An fsync of what was written since waits for the
-    rename, however long, and does not make the old name again. (staging_hold in rename_file before anything that waits.)"""
+    rename, however long, and does not make the old name again. (staging_hold in rename_file before anything that waits; where the rename
+    first waits to take the name from another file, stagings_are_awaited in settle.)"""
     shaper, there, _ = late
     one = mount(there.name)
-    with open(one.path / "old", "wb", buffering=0) as f:
+    with contextlib.ExitStack() as left:
+        if replaces:
+            (one.path / "new").write_bytes(b"another")
+            left.enter_context(open(one.path / "new", "r+b", buffering=0))
+        f = left.enter_context(open(one.path / "old", "wb", buffering=0))
         f.write(b"one")
         os.fsync(f.fileno())
         shaper.fault("stall", match=f"PUT /{there.name}/new", for_="8s")
         renaming = threading.Thread(target=os.rename, args=(one.path / "old", one.path / "new"))
         renaming.start()
-        harness.wait_until(lambda: "new" in there.keys(), what="the copy", step=0.01)
+        harness.wait_until(lambda: "new" in there.keys() and there.get("new") == b"one", what="the copy", step=0.01)
         f.write(b" two")
         kill_serving(one)
         os.fsync(f.fileno())

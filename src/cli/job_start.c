@@ -212,8 +212,8 @@ static int send_keys(struct client *c, uint64_t id, struct buf *keys, struct err
     return r;
 }
 
-/* The next line, without its end; of one that is too long the first LIST_LINE_MAX bytes, and no more is kept in
- * memory of a file that is no list and has no lines. */
+/* The next line, without its end; of one that is too long the first LIST_LINE_MAX bytes, and no more is kept
+ * in memory of a file that is no list and has no lines. */
 static bool read_line(FILE *f, char line[LIST_LINE_MAX], struct slice *ret)
 {
     size_t n = 0;

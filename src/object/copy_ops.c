@@ -84,9 +84,9 @@ static int check_part(const struct wire_upload_copy_req *q, struct err *e)
     return 0;
 }
 
-/* The part at the origin, then its record. No copy here: the one of the upload ends. Clients know parts by the
- * MD5 in small letters, by which the end of the upload looks for them: some services write it in capitals, and
- * are told it as they wrote it. */
+/* The part at the origin, then its record. No copy here: the one of the upload ends. Clients know parts by
+ * the MD5 in small letters, by which the end of the upload looks for them: some services write it in
+ * capitals, and are told it as they wrote it. */
 static int copy_part(struct object_service *s, struct upstream *u, struct upstream *source,
                      struct upload_slot *slot, const struct upload_record *upload,
                      const struct wire_upload_copy_req *q, char ret_etag[ORIGIN_ETAG_MAX + 1], struct err *e)

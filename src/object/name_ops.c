@@ -512,9 +512,8 @@ static int copy_at_origin(struct object_service *s, struct upstream *u, const st
     for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++)
         r = upstream_copy(u, q->from, q->to, a, ret, e);
     (void)object_forget_key(s, u->bucket, q->to);
-    return r == ERR_PRECONDITION
-               ? err_set(e, -EBUSY, "what is to be copied is being written again and again")
-               : r;
+    return r == ERR_PRECONDITION ? err_set(e, -EBUSY, "what is to be copied is being written again and again")
+                                 : r;
 }
 
 static int copy(struct object_service *s, struct upstream *u, const struct wire_copy_req *q, struct intent *x,

@@ -456,8 +456,18 @@ static void add_entry(struct group *g, struct extent *x)
     }
 }
 
-/* The deletion of the entry of before waits for want of its record (add_dead_entry), in whose place this one
- * comes: it goes with this commit, and counts no more. 1, 0, or an error, after which nothing is known. */
+/* Whether deletions wait for another round: because what they delete could not be read, or because they came
+ * when this one had begun, as of what a staged extent replaces that this round took before it was published.
+ */
+static bool any_doomed_waits(struct disk *d)
+{
+    LOCK_SCOPE(&d->lock);
+    return d->n_doomed > 0;
+}
+
+/* The deletion of the entry of before, if there is one, comes after this one (add_dead_entry), which takes
+ * its place: it goes with this commit, and counts no more. 1, 0, or an error, after which nothing is known.
+ */
 static int discount_former(struct group *g, const struct extent *x)
 {
     struct format_key k;
@@ -509,7 +519,7 @@ static void add_extent(struct group *g, struct extent *x)
     lock_drop(&x->lock);
     int r = s.n_blocks > 1 || x->batch_staged ? add_chunks(g, x, &s) : 0;
     free(s.news);
-    if (r == 0 && g->left && !x->batch_staged && !x->recorded)
+    if (r == 0 && !x->batch_staged && !x->recorded && any_doomed_waits(g->d))
         r = discount_former(g, x);
     if (r < 0) {
         requeue_extent(x);

@@ -159,6 +159,62 @@ static void test_a_replacement_of_a_record_that_cannot_be_read(void **state)
     testkv_reset();
 }
 
+static struct {
+    struct store *s;
+    struct extent *x; /* staged; NULL: it was published */
+} publishing;
+
+/* When the writer, which has begun a round, reads a chunk record. */
+static bool publish_now(struct slice key)
+{
+    const struct store_new n = {.key = SLICE_LIT("k"), .size_bytes = 100};
+    struct extent *x = key.p[0] == 'c' ? TAKE_PTR(publishing.x) : NULL;
+    if (x)
+        assert_int_equal(store_publish(publishing.s, x, &n, NULL), 0);
+    extent_unref(x);
+    return false;
+}
+
+/* The same where all can be read, and the new entry is of a staged extent that is published while the writer
+ * has it in its round already: the deletion of the former one is of the next round. (Without any_doomed_waits
+ * the former one counts for ever.) */
+static void test_a_replacement_that_is_published_during_a_round(void **state)
+{
+    struct fixture f;
+    struct extent *y = NULL;
+    struct store_new n = {.key = SLICE_LIT("y"), .size_bytes = 3 * MIB};
+    _cleanup_free_ char *p = content_new(2, 0, 100);
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    struct disk *d = &f.s->disks[0];
+    put(f.s, "k", 1, 3 * MIB);
+    assert_int_equal(store_create(f.s, &n, &y, NULL), 0);
+    assert_int_equal(fill_range(y, 3, 0, MIB), 0);
+    publishing.s = f.s;
+    assert_int_equal(store_stage(f.s, SLICE_LIT("k"), 0, &publishing.x, NULL), 0);
+    assert_int_equal(extent_write(publishing.x, p, 100, 0), 0);
+    writer_drain(d);
+    hold_writer(d, true);
+    assert_int_equal(fill_range(y, 3, MIB, 2 * MIB), 0);
+    writer_queue(publishing.x); /* behind the other one, as when it has many blocks */
+    testkv_get_fails = publish_now;
+    hold_writer(d, false);
+    writer_drain(d);
+    testkv_get_fails = NULL;
+    assert_null(publishing.x);
+    writer_drain(d);
+    assert_int_equal(counted_extents(d), 2);
+    assert_int_equal(count_chunks(f.s), 1);
+    extent_unref(y);
+    fixture_abandon(&f);
+    fixture_open(&f);
+    assert_true(is_whole(f.s, "k", 2, 100));
+    assert_int_equal(disk_status(f.s, 0).used_bytes, 3 * MIB + 4096);
+    fixture_fini(&f);
+    testkv_reset();
+}
+
 /* A record that somebody could not decode, and that another one has replaced since, is not deleted because it
  * cannot be read. (Fails: the entry that was there by then was gone.) */
 static void test_a_record_that_cannot_be_read_is_not_damaged(void **state)
@@ -504,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_checksums_outlive_a_record_that_cannot_be_read),
         cmocka_unit_test(test_a_removal_waits_for_a_record_that_cannot_be_read),
         cmocka_unit_test(test_a_replacement_of_a_record_that_cannot_be_read),
+        cmocka_unit_test(test_a_replacement_that_is_published_during_a_round),
         cmocka_unit_test(test_a_record_that_cannot_be_read_is_not_damaged),
         cmocka_unit_test(test_a_stop_while_the_index_cannot_be_read),
         cmocka_unit_test(test_fills_go_on_while_the_index_cannot_be_read),

@@ -133,12 +133,18 @@ static uint64_t number_change(uint32_t op)
 }
 
 static struct fuse_session *session; /* a process has one mount; set before it serves */
+static _Atomic bool is_served;       /* to its end, of which libfuse tells only until its loop returns */
+
+bool mount_has_ended(void)
+{
+    return atomic_load(&is_served) || (session && fuse_session_exited(session));
+}
 
 /* A program that was killed while it waits here ends when it has an answer, whatever that is; and nobody is
  * answered for long by a mount that ends, nor do threads of its own ask on. */
 static bool nobody_waits(void)
 {
-    bool is_over = session && fuse_session_exited(session);
+    bool is_over = mount_has_ended();
     if (request_unique() == 0)
         return is_over;
     return request_is_question() &&
@@ -448,6 +454,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
         if (m->kind->listen)
             m->kind->listen(m);
         (void)serve(m);
+        atomic_store(&is_served, true);
         if (m->kind->end)
             m->kind->end(m); /* its threads use the descriptor that unmounting closes */
         notifier_silence(m->notifier);

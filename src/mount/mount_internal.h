@@ -210,6 +210,8 @@ void mount_negotiate(struct mount *m, struct fuse_conn_info *conn, unsigned want
                      enum passthrough_extra extra);
 /* Passthrough was refused with this code: without the right to it it is given up for the whole mount. */
 void mount_passthrough_refused(struct mount *m, int code);
+/* No request is served any more, or soon none is: what this process asks the node for itself is left. */
+bool mount_has_ended(void);
 
 /* ---- operations on mirror buckets, one file per group ---- */
 

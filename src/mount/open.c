@@ -646,7 +646,7 @@ static struct node *next_unheld(struct mount *m, size_t skip)
 void handles_hold_bytes(struct mount *m)
 {
     struct node *n;
-    for (size_t failed = 0; !fuse_session_exited(m->se) && (n = next_unheld(m, failed));) {
+    for (size_t failed = 0; !mount_has_ended() && (n = next_unheld(m, failed));) {
         struct mount_opened o = {0};
         struct err e = {0};
         int r = mount_open_file(m, n, &o, &e);

@@ -61,6 +61,7 @@ struct back_entry {
      * should be, monotonic, and the time of their file then. */
     uint64_t checked_seq, checked_ms;
     struct timespec checked_mtim;
+    uint32_t again; /* likewise: tries in a row that ended with another one at once */
     size_t key_n;
     char key[];
 };

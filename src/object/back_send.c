@@ -48,6 +48,7 @@
 
 #define IDLE_MS         500
 #define PLACE_MS        20
+#define AGAIN_MAX       3 /* looks in a row, at once, where an object changes between look and removal */
 #define SEND_ARENA      (8 * MIB) /* ETags of the parts of an upload */
 #define PIECE_BYTES     STORE_BLOCK_BYTES
 #define BELOW_MAX_MS    2000      /* after which it is looked again whether what lies below is removed */
@@ -536,7 +537,8 @@ static int conflict(struct sending *s, struct origin_attr *now, struct err *e)
     return r;
 }
 
-/* After a look. A condition that fails now means that it changed again: another round looks again. */
+/* After a look. A condition that fails now means that it changed again: another round looks again. Where that
+ * happens time after time, as with a service whose condition never holds, it is a failure like others. */
 static int looked(struct sending *s, struct err *e)
 {
     struct origin_attr now = {0};
@@ -552,7 +554,7 @@ static int looked(struct sending *s, struct err *e)
     if (!s->rec.removal)
         return send_put(s, &now, if_match, now.etag.n == 0, e);
     r = origin_remove(asked(s), s->key, if_match, e);
-    if (r == ERR_PRECONDITION || r == ERR_CONFLICT)
+    if ((r == ERR_PRECONDITION || r == ERR_CONFLICT) && s->entry->again < AGAIN_MAX)
         return -EAGAIN;
     return removed(s, r, e);
 }
@@ -739,6 +741,8 @@ static void note_result(struct back *b, struct back_entry *x, int r, const struc
     LOCK_SCOPE(&b->lock);
     b->n_doubted -= x->doubted;
     bool stopped = atomic_load(&b->stop);
+    if (r != -ECANCELED)
+        x->again = r == -EAGAIN ? x->again + 1 : 0;
     if (r != -EAGAIN && r != -ECANCELED) /* of these another try follows: what the one before said holds */
         free(TAKE_PTR(x->error));
     if ((r == -EINPROGRESS || r == -ETXTBSY || r == ERR_NOT_ADMITTED) && !stopped) {

@@ -171,6 +171,55 @@ static void test_why_it_failed_is_told_until_another_try(void **state)
     assert_int_equal(origin_look(f, "k"), 'a');
 }
 
+static _Atomic bool refuses;
+static _Atomic unsigned n_refused;
+
+static int refuse(struct origin *o, struct slice key, struct slice if_match, struct err *e)
+{
+    if (!atomic_load(&refuses))
+        return origin_file_ops.remove(o, key, if_match, e);
+    (void)atomic_fetch_add(&n_refused, 1);
+    return err_set(e, ERR_PRECONDITION, "the object is another one now");
+}
+
+/* A removal whose condition the origin never takes is told as one that fails, and waits before it is tried
+ * again; it gets there when the origin takes it. (Fails without AGAIN_MAX, back_send.c: it is asked again and
+ * again at once, and nobody is told.) */
+static void test_a_removal_that_is_refused_every_time(void **state)
+{
+    struct fixture *f = *state;
+    struct origin_ops ops = origin_file_ops;
+    struct upstream *u = NULL;
+    set_bucket(f, "write_delay=0s\n");
+    origin_write(f, "gone", 'g');
+    assert_int_equal(look(f, "gone"), 'g');
+    assert_int_equal(object_upstream(f->service, SLICE_LIT("data"), &u, NULL), 0);
+    steward_stop(TAKE_PTR(f->service->steward)); /* who looks at what is changed here */
+    atomic_store(&refuses, true);
+    atomic_store(&n_refused, 0);
+    ops.remove = refuse;
+    u->origin->ops = &ops;
+    assert_int_equal(remove_key(f, "gone"), 0);
+    for (int i = 0; i < 12000 && ask(f).failing == 0; i++)
+        sys->sleep_ns(5000000);
+    assert_int_equal(ask(f).failing, 1);
+    sys->sleep_ns(200000000);
+    unsigned n = atomic_load(&n_refused);
+    lock_take(&f->service->back->lock);
+    uint32_t tried = f->service->back->first->tries;
+    lock_drop(&f->service->back->lock);
+    assert_true(tried > 0 && n <= 4 * (tried + 1)); /* a look at once three times, and a wait */
+    assert_true(look(f, "gone") == 0 && origin_look(f, "gone") == 'g');
+    atomic_store(&refuses, false);
+    atomic_fetch_add(&ahead_ns, MINUTE_NS);
+    for (int i = 0; i < 12000 && ask(f).objects > 0; i++)
+        sys->sleep_ns(5000000);
+    assert_int_equal(ask(f).objects, 0);
+    assert_int_equal(origin_look(f, "gone"), 0);
+    u->origin->ops = &origin_file_ops;
+    upstream_unref(u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +227,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_who_writes_does_not_wait_for_a_silent_origin, setup_clock,
                                         teardown_clock),
         cmocka_unit_test_setup_teardown(test_why_it_failed_is_told_until_another_try, setup_clock,
+                                        teardown_clock),
+        cmocka_unit_test_setup_teardown(test_a_removal_that_is_refused_every_time, setup_clock,
                                         teardown_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

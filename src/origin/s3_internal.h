@@ -343,8 +343,8 @@ bool s3_version_is_of(const struct s3_version *x, uint64_t as_of_ns);
 int s3_enter(struct s3 *s, struct slice key, bool alone, const atomic_bool *cancel, struct key_order *x,
              struct err *e);
 bool s3_is_conditional(const struct origin_put *p);
-/* Of a conditional write to a service that checks none: looks, and *ret, made in *plain, has no condition any
- * more. Else it is `p`. ERR_PRECONDITION. */
+/* Of a conditional write to a service that checks none, or with a weak ETag, which no service finds to hold:
+ * looks, and *ret, made in *plain, has no condition any more. Else it is `p`. ERR_PRECONDITION. */
 int s3_look_first(struct s3 *s, const struct origin_put *p, struct origin_put *plain,
                   const struct origin_put **ret, struct err *e);
 

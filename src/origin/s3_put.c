@@ -13,7 +13,8 @@
  *  2. Conditions go to the origin: unchanged, but for If-Match with "*", which goes as the ETag that is there
  * now, because few services know "*" in a write. A conditional delete is checked by a HEAD before, because
  * not every service knows If-Match there; one that refuses it (501) is asked again without. Without
- * origin.conditional_put a write is looked at before, too, and goes without.
+ * origin.conditional_put a write is looked at before, too, and goes without; so does one over an object whose
+ * ETag is weak, which by RFC 9110 no If-Match holds for.
  *  3. Services decide conditions in steps that others come between, too (versitygw: If-Match of a PUT and of
  * a DELETE both hold). So what this process does to a key under a condition, it does alone (s3_enter).
  *
@@ -46,7 +47,8 @@ int s3_look_first(struct s3 *s, const struct origin_put *p, struct origin_put *p
                   const struct origin_put **ret, struct err *e)
 {
     *ret = p;
-    if (!s3_is_conditional(p) || (s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT))
+    bool is_checked = s->base.capabilities & ORIGIN_CAN_CONDITIONAL_PUT;
+    if (!s3_is_conditional(p) || (is_checked && !web_etag_is_weak(p->if_match)))
         return 0;
     struct arena *_cleanup_(arena_freep) a = arena_new(64 * KIB);
     struct origin_attr now;

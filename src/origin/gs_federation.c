@@ -128,13 +128,13 @@ int gs_federation_form(const struct gs_federation *f, const char *scope, struct 
     return r;
 }
 
-/* {"accessToken": TEXT, "expireTime": DATE}. */
-static int read_account(struct slice text, char **ret, uint64_t *ret_life_ms, struct err *e)
+/* {"accessToken": TEXT, "expireTime": DATE}. now_ns: by the clock of whoever says when it ends. */
+static int read_account(struct slice text, uint64_t now_ns, char **ret, uint64_t *ret_life_ms, struct err *e)
 {
     json_t *_cleanup_(gs_json_unrefp) j = web_json(text, 0, NULL);
     const char *token = json_string_value(json_object_get(j, "accessToken"));
     struct slice end = slice_str(json_string_value(json_object_get(j, "expireTime")));
-    uint64_t ends_ns = 0, now_ns = sys->real_ns();
+    uint64_t ends_ns = 0;
     bool good = token && *token && strlen(token) <= TOKEN_MAX && text_parse_date(end, &ends_ns) == 0;
     for (const char *p = token; good && *p; p++)
         good = *p > ' ' && *p < 0x7f;
@@ -165,8 +165,10 @@ int gs_federation_impersonate(const struct gs_federation *f, struct web *w, cons
     c.arg = &body;
     if (r == 0)
         r = web_perform(&c, e);
+    /* as in s3_role_ask: this machine's clock may be off */
+    uint64_t now_ns = c.response.date_ns ? c.response.date_ns : sys->real_ns();
     if (r == 0)
-        r = read_account(buf_view(&body), &found, ret_life_ms, e);
+        r = read_account(buf_view(&body), now_ns, &found, ret_life_ms, e);
     web_wipe(&bearer);
     web_wipe(&body);
     if (r < 0)

@@ -33,6 +33,7 @@ struct kv_options {
 int kv_open_rocksdb(const char *path, const struct kv_options *options, struct kv **ret, struct err *e);
 /* An engine in memory with the same behaviour, for tests. */
 int kv_open_memory(struct kv **ret);
+/* Syncs what was committed; what that fails with is told in the log. NULL accepted. */
 void kv_close(struct kv *kv);
 DEFINE_CLEANUP(struct kv, kv_close)
 

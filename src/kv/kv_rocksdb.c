@@ -795,9 +795,11 @@ static int sync_to(struct kv_rocksdb *r, uint64_t ticket, struct err *e)
 static void engine_close(struct kv *kv)
 {
     struct kv_rocksdb *r = rocksdb_of(kv);
-    if (r->bulk)
-        (void)kv_sync(kv, NULL);
-    else if (!r->read_only && sync_to(r, __atomic_load_n(&r->written, __ATOMIC_ACQUIRE), NULL) == 0)
+    struct err e = {0};
+    int code = r->read_only ? 0 : kv_sync(kv, &e);
+    if (code < 0) /* whoever closes has nobody to tell */
+        log_error("kv", "%s: its last changes may not be on the disk: %s", r->path, e.text);
+    else if (!r->bulk && !r->read_only)
         note_closed(r);
     rocksdb_free_all(r);
 }

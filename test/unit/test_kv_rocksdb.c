@@ -588,6 +588,27 @@ static void test_failed_sync_stays_failed(void **state)
     kv_close(open_or_fail("db"));
 }
 
+/* What a close could not sync is told in the log, since it answers nobody; a close that did says nothing.
+ * (Fails where engine_close drops what the sync says.) */
+static void test_a_close_that_cannot_sync_is_told(void **state)
+{
+    for (int fails = 0; fails < 2; fails++) {
+        char said[1024] = "";
+        FILE *f = tmpfile();
+        int saved = dup(STDERR_FILENO);
+        struct kv *kv = open_or_fail("db");
+        put_number(kv, 0, KV_VISIBLE);
+        assert_true(f && saved >= 0 && dup2(fileno(f), STDERR_FILENO) == STDERR_FILENO);
+        fail_syncs = fails;
+        kv_close(kv);
+        assert_int_equal(dup2(saved, STDERR_FILENO), STDERR_FILENO);
+        assert_int_equal(fail_syncs, 0);
+        assert_true(pread(fileno(f), said, sizeof(said) - 1, 0) >= 0);
+        assert_int_equal(strstr(said, "its last changes may not be on the disk") != NULL, fails);
+        assert_int_equal(close(saved) + fclose(f), 0);
+    }
+}
+
 static int put_one(struct kv *kv, const char *key, enum kv_commit kind)
 {
     struct kv_txn *_cleanup_(kv_txn_freep) t = kv_txn_new(kv);
@@ -703,6 +724,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_an_open_database_is_noted_durably, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_opening_that_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_sync_stays_failed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_close_that_cannot_sync_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_full_disk_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_table_without_room, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_log_without_room_for_anything, setup, teardown),

@@ -742,6 +742,15 @@ bool back_is_new(struct back *b, uint64_t bucket_id, struct slice key, struct sl
     return x->hash == hash && x->is_new && slice_eq_str(etag, x->to);
 }
 
+bool back_is_copy(struct back *b, uint64_t bucket_id, struct slice from, struct slice to)
+{
+    _cleanup_buf_ struct buf was = BUF_INIT(BACK_RECORD_MAX_BYTES), is = BUF_INIT(BACK_RECORD_MAX_BYTES);
+    struct back_record x, y;
+    return back_load(b, bucket_id, from, &was, &x, NULL) == 0 &&
+           back_load(b, bucket_id, to, &is, &y, NULL) == 0 && x.location.n > 0 &&
+           slice_eq(x.location, y.location) && slice_eq(x.meta, y.meta);
+}
+
 void back_note_conflict(struct back *b, uint64_t bucket_id)
 {
     LOCK_SCOPE(&b->lock);

@@ -204,6 +204,8 @@ bool back_other_etag(struct back *b, uint64_t bucket_id, struct slice key, struc
 /* Whether the version of this ETag, as readers see it, was written since this start, and not by a run before:
  * true for certain; false also when that is not known any more. */
 bool back_is_new(struct back *b, uint64_t bucket_id, struct slice key, struct slice etag);
+/* Whether both keys have records, of the same extent and with the same metadata, as a copy has them. */
+bool back_is_copy(struct back *b, uint64_t bucket_id, struct slice from, struct slice to);
 
 extern const struct upstream_layer back_layer;
 

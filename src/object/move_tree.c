@@ -285,14 +285,18 @@ static int remove_copy(struct move *m, struct item *i, struct arena *a, struct e
 
 /* Of a rename that was copied before: whether the original is what was copied then. One that somebody has
  * made since is younger than the copy, as the origin tells times; write-back has others, and knows itself
- * what was written since the start. */
-static bool is_copied_already(const struct move *m, struct slice key, const struct origin_attr *from,
-                              const struct origin_attr *to)
+ * what was written since the start, and of what is not in the origin yet which are copies: of a rename that
+ * was given up in this run the originals may have been written since the start, too. */
+static bool is_copied_already(const struct move *m, struct slice key, struct slice copy,
+                              const struct origin_attr *from, const struct origin_attr *to)
 {
     const struct bucket *b = m->upstream->bucket;
+    struct back *back = m->service->back;
     bool says = object_is_md5(from->etag) && object_is_md5(to->etag);
-    bool is_younger = b->p.write == BUCKET_WRITE_BACK ? back_is_new(m->service->back, b->id, key, from->etag)
-                                                      : from->mtime_ns > to->mtime_ns;
+    bool is_younger =
+        b->p.write == BUCKET_WRITE_BACK
+            ? back_is_new(back, b->id, key, from->etag) && !back_is_copy(back, b->id, key, copy)
+            : from->mtime_ns > to->mtime_ns;
     return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) && !is_younger;
 }
 
@@ -317,7 +321,7 @@ static int remove_copied(struct move *m, struct item *i, struct arena *a, struct
     if (r == 0 && looks)
         r = upstream_head(m->upstream, from, SLICE_NULL, a, &was, e);
     bool is_ours =
-        i->is_marker ? !looks || was.mtime_ns <= copy.mtime_ns : is_copied_already(m, from, &was, &copy);
+        i->is_marker ? !looks || was.mtime_ns <= copy.mtime_ns : is_copied_already(m, from, to, &was, &copy);
     if (r == 0 && is_ours)
         r = remove_key(m, from, i->is_marker ? SLICE_NULL : was.etag, e);
     return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;

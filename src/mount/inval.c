@@ -32,6 +32,7 @@ struct inval {
     /* The watcher's. */
     bool is_broken; /* what comes through this pipe makes no sense */
     struct wire_names reader;
+    struct warm_trash *trash; /* files that are closed behind all that was told with them */
 };
 
 /* ---- what the node tells ---- */
@@ -67,7 +68,7 @@ static void on_name(void *arg, struct slice key, uint32_t flags)
 {
     struct inval *v = arg;
     struct mount *m = v->m;
-    warm_forget_key(m->warm, hash_placement(key));
+    warm_forget_told(m->warm, hash_placement(key), &v->trash);
     if (!slice_starts(key, slice_str(m->prefix)))
         return;
     struct slice path = slice_from(key, strlen(m->prefix));
@@ -106,6 +107,7 @@ static void on_records(void *arg, const uint64_t *words, size_t n)
     }
     if (v->is_broken)
         forget_all(v);
+    warm_empty(v->m->warm, TAKE_PTR(v->trash)); /* asks the node, which may be slow */
 }
 
 /* Not passed on: while the node is away names are believed as long as they were to be. */

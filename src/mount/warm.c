@@ -26,6 +26,7 @@
 #define PLACES       4096 /* of the table of hashes; a power of two */
 #define VALID_MS_MAX (24 * 3600 * 1000ull)
 #define TELL_MS_MAX  (3600 * 1000ull)
+#define CLOSED_MAX   256 /* files that are closed by one call */
 
 struct warm_file {
     struct node *node;
@@ -148,14 +149,20 @@ void warm_forget_locked(struct warm *w, struct node *n, struct warm_trash **tras
 void warm_empty(struct warm *w, struct warm_trash *trash)
 {
     struct warm_file *f = trash ? &trash->first : NULL;
+    struct client_file *files[CLOSED_MAX];
     while (f) {
-        struct warm_file *next = f->in_trash;
-        client_file_close(f->file);
-        if (f->drops_node)
-            node_unref(w->m->nodes, f->node);
-        holdings_give(HOLDING_KEPT_FILES, f->held_bytes);
-        free(f);
-        f = next;
+        size_t n = 0;
+        while (f && n < ARRAY_SIZE(files)) {
+            struct warm_file *next = f->in_trash;
+            if (f->file)
+                files[n++] = f->file;
+            if (f->drops_node)
+                node_unref(w->m->nodes, f->node);
+            holdings_give(HOLDING_KEPT_FILES, f->held_bytes);
+            free(f);
+            f = next;
+        }
+        client_file_close_all(files, n);
     }
 }
 
@@ -251,19 +258,23 @@ static void distrust_locked(struct warm *w, struct warm_file *f)
     drop_name_locked(w, f);
 }
 
-void warm_forget_key(struct warm *w, uint64_t hash)
+void warm_forget_told(struct warm *w, uint64_t hash, struct warm_trash **trash)
 {
-    struct warm_trash *trash = NULL;
-    lock_take(node_table_lock(w->m->nodes));
+    LOCK_SCOPE(node_table_lock(w->m->nodes));
     struct warm_file *next;
     for (struct warm_file *f = *place_of(w, hash); f; f = next) {
         next = f->in_place;
         if (f->key_hash == hash && f->is_kept)
-            forget_locked(w, f, &trash);
+            forget_locked(w, f, trash);
         else if (f->key_hash == hash)
             distrust_locked(w, f);
     }
-    lock_drop(node_table_lock(w->m->nodes));
+}
+
+void warm_forget_key(struct warm *w, uint64_t hash)
+{
+    struct warm_trash *trash = NULL;
+    warm_forget_told(w, hash, &trash);
     warm_empty(w, trash);
 }
 
@@ -300,9 +311,11 @@ static void on_begun(void *arg)
 static void on_records(void *arg, const uint64_t *v, size_t n)
 {
     struct warm *w = arg;
+    struct warm_trash *trash = NULL;
     (void)atomic_fetch_add(&w->serial, 1);
     for (size_t i = 0; i < n; i++)
-        warm_forget_key(w, v[i]);
+        warm_forget_told(w, v[i], &trash);
+    warm_empty(w, trash); /* behind all of them: it asks the node, which may be slow */
 }
 
 static void on_ended(void *arg)

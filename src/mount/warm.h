@@ -53,7 +53,9 @@ bool warm_keep_locked(struct warm *w, struct node *n, struct warm_trash **trash)
 /* No longer kept or watched. */
 void warm_forget_locked(struct warm *w, struct node *n, struct warm_trash **trash);
 
-/* What the node told of a key with this hash, in whatever way. Without the lock. */
+/* What the node told of a key with this hash, in whatever way. Without the lock. The first for who is told of
+ * many: what lands in *trash is given to warm_empty behind all of them. */
+void warm_forget_told(struct warm *w, uint64_t hash, struct warm_trash **trash);
 void warm_forget_key(struct warm *w, uint64_t hash);
 
 void warm_empty(struct warm *w, struct warm_trash *trash);

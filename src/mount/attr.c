@@ -126,10 +126,10 @@ double mount_timeout_s(struct mount *m, struct node *n)
     return MAX(m->timeout_s, (double)ms / 1000.0);
 }
 
-void mount_check_told(struct mount *m, uint64_t serial)
+void mount_check_told(struct mount *m, uint64_t serial, struct node *n, double told_s)
 {
-    if (warm_serial(m->warm) != serial)
-        warm_drop_names(m->warm);
+    if (warm_serial(m->warm) != serial && !n->is_dir && told_s > m->timeout_s)
+        warm_check_told(m->warm, n);
 }
 
 static int ask(struct mount *m, struct slice key, uint32_t flags, struct buf *b, struct wire_attr *ret,

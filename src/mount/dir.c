@@ -252,6 +252,11 @@ static void rewind_dir(struct mount *m, struct dir *d)
 
 /* ---- filling a reply ---- */
 
+struct given {
+    struct node *node; /* referenced */
+    double told_s;     /* how long the kernel may believe it */
+};
+
 struct filler {
     fuse_req_t req;
     struct mount *m;
@@ -260,7 +265,7 @@ struct filler {
     char *p;
     size_t size, used;
     uint64_t ino, parent_ino; /* of the directory, which may be renamed meanwhile */
-    struct node **given;      /* whose attributes go along; referenced */
+    struct given *given;      /* whose attributes go along */
     size_t n_given, given_room;
 };
 
@@ -277,7 +282,7 @@ static bool add_plain(struct filler *f, const char *name, uint64_t ino, mode_t t
     return true;
 }
 
-static void note_given(struct filler *f, struct node *n)
+static void note_given(struct filler *f, struct node *n, double told_s)
 {
     if (f->n_given == f->given_room) {
         f->given_room = MAX(2 * f->given_room, GIVEN_MIN);
@@ -285,16 +290,18 @@ static void note_given(struct filler *f, struct node *n)
         if (!f->given)
             abort();
     }
-    f->given[f->n_given++] = node_ref(f->m->nodes, n);
+    f->given[f->n_given++] = (struct given){node_ref(f->m->nodes, n), told_s};
 }
 
-/* After the reply: of what the node has told meanwhile the kernel was told before it had the entry. told:
- * inval_serial before the first of them. */
-static void check_given(struct filler *f, uint64_t told)
+/* After the reply: of what the node has told meanwhile the kernel was told before it had the entry. serial,
+ * told: warm_serial and inval_serial before the first of them. */
+static void check_given(struct filler *f, uint64_t serial, uint64_t told)
 {
     for (size_t i = 0; i < f->n_given; i++) {
-        inval_check_node(f->m->inval, told, f->given[i]);
-        node_unref(f->m->nodes, f->given[i]);
+        struct node *n = f->given[i].node;
+        mount_check_told(f->m, serial, n, f->given[i].told_s);
+        inval_check_node(f->m->inval, told, n);
+        node_unref(f->m->nodes, n);
     }
     free(f->given);
 }
@@ -311,7 +318,7 @@ static bool add_node(struct filler *f, const char *name, struct node *n, uint64_
         return false;
     }
     f->used += used;
-    note_given(f, n);
+    note_given(f, n, entry.attr_timeout);
     return true;
 }
 
@@ -506,8 +513,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t offset, struct fuse_file
         mount_reply_error(req, "readdir", r, &e);
     else
         (void)fuse_reply_buf(req, f.p, f.used);
-    mount_check_told(f.m, serial);
-    check_given(&f, told);
+    check_given(&f, serial, told);
     free(f.p);
     if (plus)
         notifier_poke(f.m->notifier);

@@ -110,7 +110,7 @@ void mount_op_lookup(fuse_req_t req, fuse_ino_t parent_id, const char *name)
         mount_entry(m, n, &entry);
         if (fuse_reply_entry(req, &entry) < 0)
             node_forget(m->nodes, n->id, 1);
-        mount_check_told(m, serial);
+        mount_check_told(m, serial, n, entry.attr_timeout);
         node_unref(m->nodes, n);
         notifier_poke(m->notifier);
     }
@@ -194,8 +194,9 @@ void mount_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     } else {
         struct stat st;
         mount_stat(m, n, &st);
-        (void)fuse_reply_attr(req, &st, mount_timeout_s(m, n));
-        mount_check_told(m, serial);
+        double told_s = mount_timeout_s(m, n);
+        (void)fuse_reply_attr(req, &st, told_s);
+        mount_check_told(m, serial, n, told_s);
     }
     node_unref(m->nodes, n);
 }

@@ -161,10 +161,10 @@ void mount_stat(struct mount *m, struct node *n, struct stat *ret);
 void mount_stat_of(struct mount *m, uint64_t ino, const struct node_attr *a, struct stat *ret);
 /* The answer of LOOKUP, CREATE, MKDIR about a node that was counted for the kernel. As mount_timeout_s. */
 void mount_entry(struct mount *m, struct node *n, struct fuse_entry_param *ret);
-/* For how long the kernel may believe the attributes that it is being told of a node; mount_check_told after
- * the reply, with the warm_serial read before. */
+/* For how long the kernel may believe the attributes that it is being told of a node; mount_check_told with
+ * that after the reply, and with the warm_serial read before. */
 double mount_timeout_s(struct mount *m, struct node *n);
-void mount_check_told(struct mount *m, uint64_t serial);
+void mount_check_told(struct mount *m, uint64_t serial, struct node *n, double told_s);
 /* Asks the node about a name. */
 int mount_ask(struct mount *m, struct slice key, struct buf *b, struct wire_attr *ret, struct err *e);
 /* The same, whatever the node remembers of it. */

@@ -209,12 +209,12 @@ uint64_t warm_tell_ms_locked(struct warm *w, struct node *n)
     return ms;
 }
 
-void warm_drop_names(struct warm *w)
+void warm_check_told(struct warm *w, struct node *n)
 {
     LOCK_SCOPE(node_table_lock(w->m->nodes));
-    for (size_t i = 0; i < PLACES; i++)
-        for (struct warm_file *f = w->places[i]; f; f = f->in_place)
-            drop_name_locked(w, f);
+    bool is_watched = warm_is_valid_locked(w, n) && sys_mono_ms() < n->warm->told_until_ms;
+    if (!is_watched && n->is_attached && n->parent)
+        notifier_drop_believed_locked(w->m->notifier, n);
 }
 
 bool warm_use_locked(struct warm *w, struct node *n, bool needs_fd, struct warm_trash **trash)

@@ -41,10 +41,11 @@ void warm_track_locked(struct warm *w, struct node *n, uint64_t key_hash, uint64
 bool warm_is_valid_locked(const struct warm *w, const struct node *n);
 /* For how many ms the kernel is to believe the node's name and attributes, which is being told to it: 0 when
  * it is not watched, or when so many files are kept that this one may soon be let go. Whoever tells it reads
- * warm_serial before, and when that has changed after the reply calls warm_drop_names: what came through the
- * pipe in between could not be told to a kernel that did not know the name yet. */
+ * warm_serial before, and when that has changed after the reply calls warm_check_told, without the lock: what
+ * came through the pipe in between could not be told to a kernel that did not know the name yet. The name is
+ * dropped then, if it was about this node. */
 uint64_t warm_tell_ms_locked(struct warm *w, struct node *n);
-void warm_drop_names(struct warm *w);
+void warm_check_told(struct warm *w, struct node *n);
 /* Takes a file that was kept into use: n's backing file is good. false, and nothing kept any more, when it is
  * too old, or when it had to give its descriptor to others and the caller needs one. */
 bool warm_use_locked(struct warm *w, struct node *n, bool needs_fd, struct warm_trash **trash);

@@ -297,7 +297,8 @@ int web_error_set(struct err *e, int class, const struct web_response *r, const 
 
 /* ---- web_json.c ---- */
 
-/* json_loadb, for what peers sent; NULL also when it nests too deep. The caller's to json_decref. */
+/* json_loadb, for what peers sent; NULL also when it nests too deep. The caller's to json_decref, which wipes
+ * what it frees, as all of the parser does from the first call on. */
 json_t *web_json(struct slice text, size_t flags, json_error_t *ret_why);
 
 /* ---- reads ---- */

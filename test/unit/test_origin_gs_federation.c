@@ -172,6 +172,22 @@ static void test_the_end_is_by_the_clock_of_the_service(void **state)
     script_stop(&s);
 }
 
+/* What the parser of the answers frees, where the token and the key of a file are, does not go back as it is.
+ * (Fails without wipe_from_now_on, web_json.c.) */
+static void test_the_parser_frees_by_other_means_than_free(void **state)
+{
+    json_malloc_t take = NULL;
+    json_free_t give = NULL;
+    json_t *j = web_json(SLICE_LIT("{\"private_key\":\"secret\"}"), 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(j, "private_key")), "secret");
+    json_get_alloc_funcs(&take, &give);
+    assert_true(take == malloc && give != free);
+    char *text = json_dumps(j, JSON_COMPACT);
+    assert_string_equal(text, "{\"private_key\":\"secret\"}");
+    free(text); /* as everybody frees what it makes */
+    json_decref(j);
+}
+
 /* A user of gcloud who acts for a service account. */
 static void test_impersonated_by_a_user(void **state)
 {
@@ -284,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_the_end_is_by_the_clock_of_the_service),
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_impersonated_by_a_user),
+        cmocka_unit_test(test_the_parser_frees_by_other_means_than_free),
         cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

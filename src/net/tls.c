@@ -270,6 +270,16 @@ static ssize_t sendfile_by_user(struct tls *t, int file, uint64_t offset, uint64
     return sent;
 }
 
+/* OpenSSL has one word for all that sendfile(2) may fail with, but who finds a file unreadable has it fetched
+ * again: the file itself is asked where the bytes ended. */
+static ssize_t why_none(struct tls *t, int result, int file, uint64_t offset)
+{
+    char first;
+    int k = after_failure(t, result, NULL);
+    ssize_t got = k == -EAGAIN ? 1 : sys->pread(file, &first, 1, offset);
+    return got < 0 ? got : got == 0 ? -ENODATA : k;
+}
+
 static ssize_t sendfile_by_kernel(struct tls *t, int file, uint64_t offset, uint64_t n)
 {
     ERR_clear_error();
@@ -278,7 +288,7 @@ static ssize_t sendfile_by_kernel(struct tls *t, int file, uint64_t offset, uint
         t->wants = POLLIN;
         return k;
     }
-    return k == 0 ? -ENODATA : after_failure(t, (int)k, NULL);
+    return k == 0 ? -ENODATA : why_none(t, (int)k, file, offset);
 }
 
 ssize_t tls_sendfile(struct tls *t, int file, uint64_t offset, uint64_t n)

@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #define STACK_BYTES (256 * KIB)
@@ -65,6 +66,18 @@ static void *ask_main(void *arg)
     return NULL;
 }
 
+/* Signals are for the program's own threads, which may block them while this one still waits for a resolver
+ * that was given up: libforebay runs in programs of others. */
+static int start_thread(struct asking *x)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before);
+    int r = thread_start(/* ret= */ NULL, STACK_BYTES, ask_main, x);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return r;
+}
+
 /* Two have it: the caller and the thread. NULL: there is no thread. */
 static struct asking *begin(const char *name, uint16_t port)
 {
@@ -75,7 +88,7 @@ static struct asking *begin(const char *name, uint16_t port)
     x->port = port;
     lock_init(&x->lock, LOCK_LEAF);
     cond_init(&x->done_there);
-    if (thread_start(/* ret= */ NULL, STACK_BYTES, ask_main, x) == 0)
+    if (start_thread(x) == 0)
         return x;
     asking_unref(x);
     asking_unref(x);

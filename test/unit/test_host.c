@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 
 static atomic_bool is_over; /* what name servers that say nothing are asked for */
 static _Atomic unsigned n_silent;
+static atomic_bool takes_signals; /* a thread that asked them would have run a handler of the program */
 
 /* In the place of the system's: name servers say nothing about "silent.test". */
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **ret)
@@ -24,6 +26,9 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
     if (!name || strcmp(name, "silent.test") != 0 || hints->ai_flags & AI_NUMERICHOST)
         return real(name, service, hints, ret);
+    sigset_t blocked;
+    if (pthread_sigmask(SIG_BLOCK, NULL, &blocked) != 0 || !sigismember(&blocked, SIGTERM))
+        atomic_store(&takes_signals, true);
     (void)atomic_fetch_add(&n_silent, 1);
     while (!atomic_load(&is_over))
         sys->sleep_ns(1000000);
@@ -102,6 +107,22 @@ static void test_silent_name_servers(void **state)
         sys->sleep_ns(1000000);
 }
 
+/* The thread that asks, which may be there for long after its caller has gone on, takes no signal of the
+ * program; the caller's own are as before. (Without start_thread it takes them.) */
+static void test_signals_are_the_programs(void **state)
+{
+    (void)state;
+    char found[HOST_ADDRESS_MAX];
+    sigset_t blocked;
+    struct err e = {0};
+    atomic_store(&is_over, true);
+    atomic_store(&takes_signals, false);
+    assert_int_equal(host_address("silent.test", 60000, NULL, found, &e), -EADDRNOTAVAIL);
+    assert_false(atomic_load(&takes_signals));
+    assert_int_equal(pthread_sigmask(SIG_BLOCK, NULL, &blocked), 0);
+    assert_false(sigismember(&blocked, SIGTERM));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +130,7 @@ int main(void)
         cmocka_unit_test(test_no_name),
         cmocka_unit_test(test_who_does_not_wait),
         cmocka_unit_test(test_silent_name_servers),
+        cmocka_unit_test(test_signals_are_the_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

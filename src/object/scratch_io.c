@@ -132,16 +132,14 @@ static uint64_t what_fits(struct use *u, uint64_t offset, uint64_t n)
     return left > lost ? MIN(left - lost, n) : 0;
 }
 
-/* What is on disk now is counted, and the claim not needed any more. */
-static void end_room(struct use *u, struct ledger_claim *c, struct arena *a)
+/* What is on disk now is what the bucket counts. */
+static void count(struct use *u, struct arena *a)
 {
     struct snode *n = u->t.node;
     struct sfile *f = u->tree->file;
     const struct scratch_call call = {.bucket = f->bucket};
     struct stat st;
     struct err e = {0};
-    if (c->bytes == 0)
-        return;
     sfile_enter(n, f);
     int r = hard_stat(u->hard, &st);
     if (r == 0)
@@ -149,7 +147,15 @@ static void end_room(struct use *u, struct ledger_claim *c, struct arena *a)
     sfile_leave(n, f);
     if (r < 0)
         log_warn("object", "inode %llu: %s", (unsigned long long)f->ino, e.text); /* closing counts it */
-    ledger_end(n->ledger, c);
+}
+
+/* The same, and the claim is not needed any more. */
+static void end_room(struct use *u, struct ledger_claim *c, struct arena *a)
+{
+    if (c->bytes == 0)
+        return;
+    count(u, a);
+    ledger_end(u->t.node->ledger, c);
 }
 
 /* How much was written before an error; the error when nothing was. */
@@ -324,6 +330,8 @@ int op_tree_allocate(struct object_session *ses, const struct wire_tree_allocate
         return r;
     r = sys->fallocate(u.tree->fd, (int)req->mode, req->offset, req->length);
     end_room(&u, &claim, a);
+    if (r == 0 && punches && sroom_quota(u.t.node->service, u.tree->bucket) > 0)
+        count(&u, a); /* the room is there for the next write: no close may come for long */
     return r < 0 ? err_errno(e, r, "fallocate of the data file") : 0;
 }
 

@@ -269,6 +269,9 @@ bool sroom_is_limited(struct object_service *s, uint64_t bucket);
  * waiting for removed files to be freed. Not while busy. */
 int sroom_take(struct snode *n, const struct bucket *b, struct ledger_claim *c, uint64_t bytes,
                uint64_t ahead, struct err *e);
+/* Adds so many bytes to a claim, which are on disk already and counted nowhere else: whatever the quota says,
+ * and at once. */
+void sroom_note(struct snode *n, uint64_t bucket, struct ledger_claim *c, uint64_t bytes);
 /* Busy with its file. What it has on disk is counted, and no room is left reserved for it. */
 void sroom_end(struct snode *n, struct stree *t);
 /* Total and free bytes as the quota has them, within what the disks have. */

@@ -101,6 +101,13 @@ int sroom_take(struct snode *n, const struct bucket *b, struct ledger_claim *c, 
     return r == -EDQUOT ? no_room(b, ask.quota, bytes, e) : r;
 }
 
+void sroom_note(struct snode *n, uint64_t bucket, struct ledger_claim *c, uint64_t bytes)
+{
+    const struct ledger_ask ask = {.bucket = bucket, .quota = 0, .least = bytes, .want = bytes};
+    uint64_t granted;
+    (void)ledger_take(n->ledger, c, &ask, &granted, NULL); /* fails only beyond all numbers */
+}
+
 /* ---- files of mounts ---- */
 
 /* Busy. What the file has on disk is what its inode says. */

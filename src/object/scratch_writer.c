@@ -340,8 +340,8 @@ static int resume(struct swriter *w, const struct upload_record *u, struct err *
     w->fd = hard_open_fd(h, O_RDWR);
     if (w->fd < 0)
         return err_errno(e, w->fd, "open the file of an upload for writing");
-    if (on_disk(h, &bytes, NULL) == 0)
-        (void)cover(w, bytes, NULL);
+    if (sroom_quota(w->service, w->bucket) > 0 && on_disk(h, &bytes, NULL) == 0)
+        sroom_note(w->node, w->bucket->id, &w->claim, bytes);
     return 0;
 }
 

@@ -264,6 +264,42 @@ static void staged_puts_ask(void **state)
     assert_int_equal(free_bytes(f), QUOTA);
 }
 
+/* What an upload in parts has on disk counts after a restart, too, whatever the quota is by then; and it is
+ * found at once: nobody waits for room that is taken already. Fails when resume (scratch_writer.c) asks for
+ * it as for more. */
+static void an_upload_counts_after_a_restart(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_put_open_req open = {
+        .bucket = BUCKET, .key = SLICE_LIT("k"), .size = UINT64_MAX, .flags = WIRE_STAGED};
+    struct wire_put_open_rep opened = {0};
+    struct wire_upload_keep_req keep = {.tag = SLICE_LIT("tag")};
+    struct wire_upload_keep_rep kept = {0};
+    struct wire_upload_resume_rep resumed = {0};
+    struct wire_upload_abort_rep aborted = {0};
+    static char bytes[3 * MIB];
+    assert_int_equal(object_put_open(f->session, &open, f->arena, &opened, &f->e), 0);
+    keep.handle = opened.handle;
+    assert_int_equal(object_upload_keep(f->session, &keep, f->arena, &kept, &f->e), 0);
+    assert_int_equal(pwrite(opened.fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+    set_quota(f, "quota=2MiB\n");
+    restart(f);
+    struct wire_upload_resume_req resume = {.bucket = BUCKET, .key = SLICE_LIT("k"), .id = kept.id};
+    assert_int_equal(object_upload_resume(f->session, &resume, f->arena, &resumed, &f->e), 0);
+    assert_int_equal(free_bytes(f), 0);
+    struct wire_put_room_req ask = {.handle = resumed.handle, .least = BLOCK};
+    struct wire_put_room_rep rep = {0};
+    assert_refused(object_put_room(f->session, &ask, f->arena, &rep, &f->e));
+    set_quota(f, "quota=4MiB\n");
+    assert_int_equal(free_bytes(f), MIB);
+    ask.least = MIB;
+    assert_int_equal(object_put_room(f->session, &ask, f->arena, &rep, &f->e), 0);
+    struct wire_upload_abort_req end = {.bucket = BUCKET, .key = SLICE_LIT("k"), .id = kept.id};
+    assert_int_equal(object_upload_abort(f->session, &end, f->arena, &aborted, &f->e), 0);
+    assert_int_equal(abort_put(f, resumed.handle), 0);
+    assert_int_equal(free_bytes(f), QUOTA);
+}
+
 /* Without a quota everything is granted; requests that make no sense are refused. */
 static void without_a_quota_there_is_no_end(void **state)
 {
@@ -353,6 +389,7 @@ int main(void)
         BOTH(a_late_close_of_a_removed_file_is_waited_for),
         BOTH(puts_are_refused),
         BOTH(staged_puts_ask),
+        BOTH(an_upload_counts_after_a_restart),
         BOTH(without_a_quota_there_is_no_end),
         BOTH(reserved_room_shows_in_the_metrics),
         BOTH(every_bucket_has_its_gauges),

@@ -73,6 +73,19 @@ static int give_extent(struct snode *n, const struct scratch_call *call, struct 
     return r;
 }
 
+/* Before the record says that the file knows its time: until then the inode does, and perhaps durably, so that
+ * after power loss the file has to know it, too. It mostly does. */
+static int take_time(struct hard *h, int64_t mtime_ns, struct err *e)
+{
+    struct stat st;
+    int r = hard_stat(h, &st);
+    if (r < 0)
+        return err_errno(e, r, "state of the file");
+    bool is_other = snode_ns(st.st_mtim) != mtime_ns;
+    r = hard_set_mtime(h, mtime_ns, e);
+    return r == 0 && is_other ? hard_sync_times(h, e) : r;
+}
+
 /* The extent it has: named by a writing record, its crcs gone. */
 static int reopen_extent(struct snode *n, const struct scratch_call *call, struct sfile *f, struct arena *a,
                          struct scratch_inode *x, struct hard **ret, struct err *e)
@@ -85,8 +98,7 @@ static int reopen_extent(struct snode *n, const struct scratch_call *call, struc
         h = hard_ref(f->hard);
     bool was_settled = !is_unsettled(n, f);
     if (was_settled) {
-        /* Before the record says that the file knows its time: until then the inode does. */
-        r = hard_set_mtime(h, x->mtime_ns, e);
+        r = take_time(h, x->mtime_ns, e);
         if (r < 0)
             return r;
         struct scratch_call step = step_of(call);

@@ -3,6 +3,7 @@
 /* Scratch buckets through the operations: objects, and objects and files as one. */
 #include "scratch_service.h"
 
+#include "base/metrics.h"
 #include "faulty_kv.h"
 #include "object/object_internal.h"
 #include "object/scratch_node.h"
@@ -348,6 +349,37 @@ static void test_a_sync_takes_an_etag_that_is_not_of_the_bytes(void **state)
     assert_int_equal(sync_with(f, x.ino, WIRE_DATA_ONLY), 0);
     assert_int_equal(atomic_load(&commits), before + 1);
     assert_int_equal(close_handle(f, o.handle), 0);
+}
+
+/* The time that a settled file was given is on the disk, too, before the file says what it is: by the first
+ * opening for writing, with one sync of that file, and by no other. Fails when take_time (scratch_open.c) does
+ * not sync: power loss would give the file the time of before, and its ETag would be gone. */
+static void test_a_time_of_its_own_lasts_when_a_file_is_opened(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_tree_open_rep o = {0};
+    struct wire_tree_setattr_rep rep = {0};
+    struct stat st;
+    uint64_t ino = write_file(f, ROOT, "k", "bytes");
+    do {
+        sys->sleep_ns(10000000);
+        object_service_refresh_metrics(f->service);
+    } while (metrics_value(metrics_series(METRIC_SCRATCH_UNSETTLED, NULL, NULL, NULL)) > 0);
+    struct wire_tree_setattr_req req = {
+        .bucket = BUCKET, .ino = ino, .what = WIRE_SET_MTIME, .mtime_ns = 5000000000};
+    assert_int_equal(object_tree_setattr(f->session, &req, f->arena, &rep, &f->e), 0);
+    assert_int_equal(open_ino(f, ino, 0, &o), 0);
+    assert_int_equal(fstat(o.fd, &st), 0);
+    atomic_store(&watched_ino, st.st_ino);
+    assert_int_equal(close_handle(f, o.handle), 0);
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&file_syncs[1], 0);
+        assert_int_equal(open_ino(f, ino, WIRE_WRITE, &o), 0);
+        assert_int_equal(atomic_load(&file_syncs[1]), i == 0);
+        assert_int_equal(fstat(o.fd, &st), 0);
+        assert_int_equal(snode_ns(st.st_mtim), 5000000000);
+        assert_int_equal(close_handle(f, o.handle), 0);
+    }
 }
 
 /* Names that nobody syncs are durable some seconds later. Fails without sync_names_locked (scratch_free.c).
@@ -789,6 +821,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_sync_takes_an_etag_that_is_not_of_the_bytes, setup_counting,
                                         teardown_counting),
         cmocka_unit_test_setup_teardown(test_what_is_synced_is_durable, setup_counting, teardown_counting),
+        cmocka_unit_test_setup_teardown(test_a_time_of_its_own_lasts_when_a_file_is_opened, setup_counting,
+                                        teardown_counting),
         cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_what_a_new_ttl_saves, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_the_steward_waits_for_a_slow_start, setup_counting,

@@ -12,6 +12,7 @@
 
 #define PIECE_BYTES     MIB
 #define ROOM_BLOCK      4096ull
+#define FIND_TRIES      100
 #define CLONE_MIN_BYTES (4 * MIB) /* smaller ones are read anyway, to know their crcs */
 
 /* ---- bytes ---- */
@@ -97,12 +98,31 @@ static int parts_of(struct scratch_op *o, const struct scratch_inode *from, stru
     return r == -ENOENT ? err_set(e, ERR_CONFLICT, "the object was replaced") : r;
 }
 
-/* What the object at `to` becomes; h: its data, durable, or NULL. */
+/* The source with its data (or NULL) and what is told of its parts: all that may be gone when its bytes are
+ * copied, as others may replace it meanwhile. One that is replaced between the looks is looked up again. */
+static int find_source(struct scratch_op *o, struct slice key, struct arena *a, struct scratch_inode *ret,
+                       struct hard **ret_hard, struct buf *ret_parts, struct err *e)
+{
+    int r = ERR_CONFLICT;
+    for (int i = 0; r == ERR_CONFLICT && i < FIND_TRIES; i++) {
+        _cleanup_(hard_unrefp) struct hard *h = NULL;
+        buf_clear(ret_parts);
+        r = sobject_find_data(o, key, a, ret, &h, e);
+        if (r == 0)
+            r = parts_of(o, ret, ret_parts, e);
+        if (r == 0)
+            *ret_hard = TAKE_PTR(h);
+    }
+    return r;
+}
+
+/* What the object at `to` becomes; h: its data, durable, or NULL. parts: of the source's ETag, while it has
+ * that. */
 static int put_copy(struct scratch_op *o, const struct wire_copy_req *q, const struct scratch_inode *from,
-                    struct hard *h, struct arena *a, struct scratch_inode *ret, struct err *e)
+                    struct slice parts, struct hard *h, struct arena *a, struct scratch_inode *ret,
+                    struct err *e)
 {
     uint8_t location[HARD_LOCATION_BYTES];
-    _cleanup_buf_ struct buf parts = BUF_INIT(SCRATCH_PARTS_MAX);
     struct scratch_orphans orphans = {0};
     struct stat st = {0};
     struct scratch_put p = {.size_bytes = h ? from->size_bytes : 0,
@@ -117,11 +137,10 @@ static int put_copy(struct scratch_op *o, const struct wire_copy_req *q, const s
     bool is_dir_key = slice_ends(q->to, SLICE_LIT("/")) && !h;
     if (r == 0 && !is_dir_key)
         r = scratch_reserve(o->node->names, o->call.bucket, q->to, &p.ino, e);
-    if (r == 0 && !is_dir_key)
-        r = parts_of(o, from, &parts, e);
     if (r < 0)
         return r;
-    p.parts = buf_view(&parts);
+    if (!is_dir_key && from->etag.n > 0)
+        p.parts = parts;
     if (h) {
         hard_location(h, location);
         p.location = slice_of(location, sizeof(location));
@@ -178,16 +197,17 @@ static int copy(struct scratch_op *o, const struct wire_copy_req *q, struct scra
                 struct err *e)
 {
     _cleanup_(hard_unrefp) struct hard *from = NULL;
+    _cleanup_buf_ struct buf parts = BUF_INIT(SCRATCH_PARTS_MAX);
     struct hard *to = NULL;
     struct scratch_inode made;
     struct ledger_claim claim = {0};
-    int r = sobject_find_data(o, q->from, a, x, &from, e);
+    int r = find_source(o, q->from, a, x, &from, &parts, e);
     if (r == 0 && from)
         r = copy_bytes(o, x, from, &claim, a, &to, e);
     if (r == 0 && to)
         r = hard_sync(to, e);
     if (r == 0)
-        r = put_copy(o, q, x, to, a, &made, e);
+        r = put_copy(o, q, x, buf_view(&parts), to, a, &made, e);
     if (to && r < 0 && !is_named(o, q->to, to, a))
         hard_give_back(to);
     else

@@ -242,6 +242,20 @@ static int counted_fsync(int fd)
     return below->fsync(fd);
 }
 
+static _Atomic(struct fixture *) replaces;
+static pthread_t copier; /* whose copy has its source replaced */
+
+static int64_t lseek_replacing(int fd, uint64_t offset, int whence)
+{
+    struct fixture *f = atomic_load(&replaces);
+    if (f && pthread_equal(pthread_self(), copier)) {
+        atomic_store(&replaces, NULL);
+        assert_int_equal(put(f, "k", "others", NULL), 0);
+        snode_wait_freed(f->service->scratch);
+    }
+    return below->lseek(fd, offset, whence);
+}
+
 static int setup_counting(void **state)
 {
     if (setup_local(state) != 0)
@@ -258,6 +272,7 @@ static int setup_counting(void **state)
     table = *sys;
     table.fdatasync = counted_fdatasync;
     table.fsync = counted_fsync;
+    table.lseek = lseek_replacing;
     sys = &table; /* while no thread of a service runs */
     open_service(f);
     return 0;
@@ -485,6 +500,24 @@ static void test_parts_and_checksums(void **state)
     assert_int_equal(stat_key(f, "k", &a), 0);
     assert_string_equal(parts_of(f, "k", arena_str(f->arena, a.etag)), "");
     assert_true(slice_eq_str(a.meta, "a: b\n"));
+}
+
+/* A copy is one of its source as it was found, with its parts, also when that is replaced and freed while the
+ * bytes are copied. Fails when put_copy (scratch_copy.c) asks for the parts. */
+static void test_a_copy_is_of_what_was_found(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_put_open_req open = {0};
+    struct wire_attr a = {0};
+    assert_int_equal(put_parts(f, "k", "e-1", "a list", &open), 0);
+    copier = pthread_self();
+    atomic_store(&replaces, f);
+    assert_int_equal(copy(f, "k", "copy", 0, &a), 0);
+    assert_null(atomic_load(&replaces));
+    assert_true(slice_eq_str(a.etag, "e-1"));
+    assert_string_equal(get(f, "copy"), "hello");
+    assert_string_equal(parts_of(f, "copy", "e-1"), "a list");
+    assert_string_equal(get(f, "k"), "others");
 }
 
 /* Listings with and without delimiter, page by page; a file system's view leaves out what is no path. */
@@ -823,6 +856,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_is_synced_is_durable, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_a_time_of_its_own_lasts_when_a_file_is_opened, setup_counting,
                                         teardown_counting),
+        cmocka_unit_test_setup_teardown(test_a_copy_is_of_what_was_found, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_names_become_durable, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_what_a_new_ttl_saves, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_the_steward_waits_for_a_slow_start, setup_counting,

@@ -89,7 +89,7 @@ void tree_reply(fuse_req_t req, const char *what, int r, const struct err *e)
 /* ---- life ---- */
 
 /* The inode of the prefix, name by name from the bucket's root. */
-static int find_root(struct mount *m, struct err *e)
+static int find_root(struct mount *m, uint64_t *ret, struct err *e)
 {
     struct slice rest = slice_str(m->prefix);
     uint64_t ino = FUSE_ROOT_ID;
@@ -107,8 +107,28 @@ static int find_root(struct mount *m, struct err *e)
             return err_set(e, -ENOTDIR, "%s: is not a directory", m->options->bucket);
         ino = rep.inode.ino;
     }
-    m->tree->root = ino;
+    *ret = ino;
     return 0;
+}
+
+/* As S3 removes a directory that only keys made with the last of them, and makes another with the next. */
+bool tree_find_root_again(struct mount *m)
+{
+    struct wire_tree_getattr_req req = {.bucket = slice_str(m->bucket), .ino = m->tree->root};
+    struct wire_tree_getattr_rep rep;
+    struct err e = {0};
+    uint64_t root = 0;
+    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (m->prefix[0] == '\0')
+        return false;
+    int r = client_tree_getattr(m->client, &req, &b, &rep, &e);
+    bool is_gone = r == -ENOENT || (r == 0 && rep.inode.links == 0);
+    if (!is_gone || find_root(m, &root, &e) < 0)
+        return false;
+    log_info("mount", "%s: was removed, and is another directory now", m->options->bucket);
+    m->tree->root = root;
+    kept_facts(m->seat.kept)->root = root;
+    return true;
 }
 
 /* A bucket that keeps values in memory has none. */
@@ -133,8 +153,10 @@ static int open_tree(struct mount *m, struct err *e)
     t->known = tree_known_new();
     t->named = tree_named_new();
     m->tree = t;
-    int r = find_root(m, e);
-    facts->root = t->root;
+    uint64_t root = 0;
+    int r = find_root(m, &root, e);
+    t->root = root;
+    facts->root = root;
     return r < 0 ? r : check_root(m, e);
 }
 

@@ -104,10 +104,10 @@ struct tree_told {
 };
 
 struct tree {
-    struct id128 id;  /* of this mount, in numbered requests */
-    bool is_remote;   /* the node passes no descriptors and checks permissions: tree_remote.c */
-    uint64_t root;    /* the inode that the kernel calls 1 */
-    struct lock lock; /* the table's; covers the rest */
+    struct id128 id;       /* of this mount, in numbered requests */
+    bool is_remote;        /* the node passes no descriptors and checks permissions: tree_remote.c */
+    _Atomic uint64_t root; /* the inode that the kernel calls 1; see tree_find_root_again */
+    struct lock lock;      /* the table's; covers the rest */
     struct tree_file *files[TREE_PLACES];
     struct tree_handle *handles;
     struct tree_dir *dirs;
@@ -134,6 +134,10 @@ static inline fuse_ino_t tree_id(const struct mount *m, uint64_t ino)
 {
     return ino == m->tree->root ? FUSE_ROOT_ID : ino;
 }
+
+/* Somebody else has changed the bucket: where the directory that was mounted (BUCKET/PREFIX) is gone, another
+ * one that has its name by now is the root from here on: true. Asks the node. */
+bool tree_find_root_again(struct mount *m);
 
 static inline struct slice tree_mount_id(const struct mount *m)
 {

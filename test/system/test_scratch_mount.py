@@ -905,6 +905,21 @@ def test_a_part_of_a_bucket(node, scratch, mount):
         assert done.returncode != 0 and "directory" in done.stderr
 
 
+def test_a_part_of_a_bucket_that_comes_again(node, scratch, mount):
+    """The directory goes with its last key; what has its name after that is what the mount shows."""
+    s3 = node.s3()
+    s3.put_object(Bucket=scratch, Key="a/b/c", Body=b"old")
+    top = mount(f"{scratch}/a/b").path
+    assert os.listdir(top) == ["c"]
+    s3.delete_object(Bucket=scratch, Key="a/b/c")
+    harness.wait_until(lambda: not (top / "c").exists(), what="a removed file to be gone")
+    s3.put_object(Bucket=scratch, Key="a/b/d", Body=b"new")
+    harness.wait_until(lambda: (top / "d").exists(), what="a file in the new directory")
+    assert os.listdir(top) == ["d"] and (top / "d").read_bytes() == b"new"
+    (top / "e").write_bytes(b"by the mount")
+    assert s3.get_object(Bucket=scratch, Key="a/b/e")["Body"].read() == b"by the mount"
+
+
 MAPPED_WHILE_EMPTY = """
 import ctypes, os, sys
 libc, path = ctypes.CDLL(None, use_errno=True), sys.argv[1]

@@ -803,6 +803,12 @@ static void note_refused(struct writer *w, const struct stat *state)
     w->refused_stat = *state;
 }
 
+/* Disks that keep whole seconds do not tell a change from what was there right before it. */
+static bool tells_changes(const struct stat *st)
+{
+    return st->st_mtim.tv_nsec != 0;
+}
+
 /* Uploads unless the origin has exactly this already. The origin gets nothing that the disk did not take;
  * what becomes a record of write-back is a copy on a disk, which is made while the file is on its way to its
  * own. */
@@ -814,7 +820,8 @@ static int send_file(struct writer *w, const struct wire_put_commit_req *q, stru
         int r = file_state(w, q->size, whole, &now, e);
         if (r < 0)
             return r;
-        if (w->uploaded && same_file_state(&now, &w->uploaded_stat) && w->body_size == q->size)
+        if (w->uploaded && tells_changes(&now) && same_file_state(&now, &w->uploaded_stat) &&
+            w->body_size == q->size)
             return 0;
         r = send_once(w, q, &now, e);
         if (r < 0)

@@ -293,10 +293,9 @@ static bool is_copied_already(const struct move *m, struct slice key, struct sli
     const struct bucket *b = m->upstream->bucket;
     struct back *back = m->service->back;
     bool says = object_is_md5(from->etag) && object_is_md5(to->etag);
-    bool is_younger =
-        b->p.write == BUCKET_WRITE_BACK
-            ? back_is_new(back, b->id, key, from->etag) && !back_is_copy(back, b->id, key, copy)
-            : from->mtime_ns > to->mtime_ns;
+    bool is_younger = b->p.write == BUCKET_WRITE_BACK
+                          ? back_is_new(back, b->id, key, from->etag) && !back_is_copy(back, b->id, key, copy)
+                          : from->mtime_ns > to->mtime_ns;
     return from->size_bytes == to->size_bytes && (!says || slice_eq(from->etag, to->etag)) && !is_younger;
 }
 

@@ -73,8 +73,8 @@ static int give_extent(struct snode *n, const struct scratch_call *call, struct 
     return r;
 }
 
-/* Before the record says that the file knows its time: until then the inode does, and perhaps durably, so that
- * after power loss the file has to know it, too. It mostly does. */
+/* Before the record says that the file knows its time: until then the inode does, and perhaps durably, so
+ * that after power loss the file has to know it, too. It mostly does. */
 static int take_time(struct hard *h, int64_t mtime_ns, struct err *e)
 {
     struct stat st;

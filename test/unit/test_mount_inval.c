@@ -603,8 +603,8 @@ static struct node *tell_kept(struct rig *r, struct warm *w, const char *key)
 }
 
 /* Of what came while the kernel was told to believe a name for long, that name is dropped behind the answer
- * if it was about it, and no other: not what is known of all files because somebody writes one. (Fails where all
- * names are dropped, and where what was dropped before the answer counts as done.) */
+ * if it was about it, and no other: not what is known of all files because somebody writes one. (Fails where
+ * all names are dropped, and where what was dropped before the answer counts as done.) */
 static void test_a_record_beside_an_answer_is_about_its_own_name(void **state)
 {
     struct rig *r = *state;

@@ -367,8 +367,8 @@ static void test_a_sync_takes_an_etag_that_is_not_of_the_bytes(void **state)
 }
 
 /* The time that a settled file was given is on the disk, too, before the file says what it is: by the first
- * opening for writing, with one sync of that file, and by no other. Fails when take_time (scratch_open.c) does
- * not sync: power loss would give the file the time of before, and its ETag would be gone. */
+ * opening for writing, with one sync of that file, and by no other. Fails when take_time (scratch_open.c)
+ * does not sync: power loss would give the file the time of before, and its ETag would be gone. */
 static void test_a_time_of_its_own_lasts_when_a_file_is_opened(void **state)
 {
     struct fixture *f = *state;

@@ -386,8 +386,8 @@ static void test_put_over_any(void **state)
 }
 
 /* A weak ETag is one that no service finds an If-Match to hold for: the node looks, and sends what holds
- * without, also at the end of an upload; a version that is another one by now stays. (Fails with the weak ETag in the
- * request: 412 for each that holds, and with write=back the object never gets there.) */
+ * without, also at the end of an upload; a version that is another one by now stays. (Fails with the weak
+ * ETag in the request: 412 for each that holds, and with write=back the object never gets there.) */
 static void test_put_over_a_weak_etag(void **state)
 {
 #define WEAK(version) "HTTP/1.1 200 OK\r\nETag: W/\"" version "\"\r\nContent-Length: 5\r\n\r\n"

@@ -1,11 +1,10 @@
 """What each call costs that reading a warm small file takes, and how many requests it makes."""
 
-import contextlib
 import json
 import statistics
 
 from lab import pair_row, say
-from versus import DISK, QUICK_SMALL_FILES, SMALL_BYTES, epoch, make_files, make_objects, rounds, sources_of
+from versus import DISK, QUICK_SMALL_FILES, SMALL_BYTES, Taken, epoch, files_laid, layouts, make_objects, rounds, sources_of
 
 FILES, PASSES = 5_000, 2
 PROFILES = {"as it comes": [], "without passthrough": ["--passthrough", "off"], "--read-only": ["--read-only"],
@@ -58,19 +57,19 @@ def small_costs(lab):
     path), open, read (all of it at once), close. Microseconds per call, the mean of all files of a pass, and beside it the median of the
     files, through a mount as it comes, without passthrough, with --read-only and with --profile read-only, which answers OPEN with ENOSYS,
     and on the disk's own file system. How many requests reached the mount's process (forebay mount --stats) and the node (its metrics) for
-    each file stands beside all four. Every byte is verified before."""
+    each file stands beside all four. Every byte is verified before. The files are written anew on all sides before each round."""
     count = QUICK_SMALL_FILES if lab.quick else FILES
-    plain, bucket = make_files(lab, count, SMALL_BYTES), make_objects(lab, count, SMALL_BYTES)
-    listing = lab.path("list")
-    listing.write_text("".join(name + "\n" for name in sources_of(plain)))
-    with lab.node(bucket) as node, contextlib.ExitStack() as stack:
-        mounts = {name: stack.enter_context(lab.mount(node, bucket, *options)) for name, options in PROFILES.items()}
-        for directory in (plain, *(mount.dir for mount in mounts.values())):
-            epoch(directory, 8)
-        say(f"the calls of {count} small files, {lab.pairs} rounds of {len(mounts) + 1}")
-        taken, share = rounds(lab, {**{name: lambda m=mount: sample(lab, m.dir, listing, node, m) for name, mount in mounts.items()},
-                                    DISK: lambda: sample(lab, plain, listing)})
-    return rows_of(taken, share, f"{count:,} warm files of 110 KB")
+    bucket, taken = make_objects(lab, count, SMALL_BYTES), Taken()
+    for which in layouts(lab):
+        with files_laid(lab, bucket, count, SMALL_BYTES, PROFILES) as (plain, node, mounts):
+            listing = lab.path("list")
+            listing.write_text("".join(name + "\n" for name in sources_of(plain)))
+            for directory in (plain, *(mount.dir for mount in mounts.values())):
+                epoch(directory, 8)
+            say(f"the calls of {count} small files, {len(which)} of {lab.pairs} rounds of {len(mounts) + 1}")
+            taken.add(count, *rounds(lab, {**{name: lambda m=mount: sample(lab, m.dir, listing, node, m) for name, mount in mounts.items()},
+                                           DISK: lambda: sample(lab, plain, listing)}, which=which))
+    return [row for _, (samples, share) in taken.items() for row in rows_of(samples, share, f"{count:,} warm files of 110 KB")]
 
 
 MEASURES = {"small_costs": small_costs}

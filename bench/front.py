@@ -17,7 +17,7 @@ import lab as lab_module
 import peers
 from lab import MIB, OURS, MemoryWatch, harness, pair_row, say, spread, stolen, value_row
 from usage import Usage
-from versus import NotRun, costs, rounds, rows_against, rows_left_out, skipping
+from versus import NotRun, Taken, costs, layouts, rounds, rows_against, rows_left_out, skipping
 
 # title, bytes of an object, objects, requests, connections, goal against nginx with sendfile
 LOADS = [
@@ -228,46 +228,71 @@ def peer_sides(lab, stack, plain, keys, bucket, left_out):
     return sides
 
 
-def one_load(lab, with_peers, size_title, size, objects, requests, connections, goal):
-    if lab.quick:
-        objects, requests = max(8, objects // QUICK_SHARE), requests // QUICK_SHARE
+def nginx_sides(lab, stack, plain, keys):
+    """{name: (address, targets, process)} of nginx over the plain files, also with our congestion control where that is not the machine's."""
+    sides = {}
+    for name in [STATIC] + ([STATIC_ALIKE] if congestion() != OUR_CONGESTION else []):
+        static = stack.enter_context(Nginx(lab.path("nginx"), root=plain, alike=name == STATIC_ALIKE))
+        sides[name] = static.address, ["/" + key for key in keys], static.pid
+    return sides
+
+
+def ways_of(lab, sides, controls, size, connections, requests):
+    """{name: function that takes a sample}; of the largest objects beside nginx also in larger pieces."""
+    def taking(name, **how):
+        where, targets, pid = sides[name]
+
+        def once():
+            if name in controls:
+                tell_listener(pid, port_of(where), controls[name])
+            return sample(lab, lambda: peers.tree([pid]), where, targets, connections, requests, **how)
+
+        return once
+
+    ways = {name: taking(name) for name in sides}
+    if STATIC in sides and size >= PIECES_BYTES:
+        ways |= {OURS_PIECES: taking(OURS, piece_kib=PIECES_KIB), STATIC_PIECES: taking(alike_of(sides), piece_kib=PIECES_KIB)}
+    return ways
+
+
+def alike_of(sides):
+    """The nginx that has our congestion control."""
+    return STATIC_ALIKE if STATIC_ALIKE in sides else STATIC
+
+
+def take_load(lab, which, with_peers, left_out, size_title, size, objects, requests, connections):
+    """These rounds of one load, of objects written anew: `rounds`."""
     plain, keys, bucket = plain_objects(lab, size, objects)
-    left_out, controls = {}, {}
+    controls = {}
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(lab.node(bucket))
         signed, address = lab.targets(node.s3(signature_version="s3v4"), bucket, keys)
         sides = {OURS: (address, signed, node.pid)}
-        for name in [] if with_peers else [STATIC] + ([STATIC_ALIKE] if congestion() != OUR_CONGESTION else []):
-            static = stack.enter_context(Nginx(lab.path("nginx"), root=plain, alike=name == STATIC_ALIKE))
-            sides[name] = static.address, ["/" + key for key in keys], static.pid
-        if not with_peers and size <= UNSIGNED_BYTES: # where a signature weighs: the same without it, which is what nginx is asked for
-            node.cli("bucket", "set", bucket, "anonymous=read")
-            sides[UNSIGNED] = address, [target.split("?")[0] for target in signed], node.pid
         if with_peers:
             sides |= peer_sides(lab, stack, plain, keys, bucket, left_out)
             controls = both_ways(sides, left_out)
+        else:
+            sides |= nginx_sides(lab, stack, plain, keys)
+            if size <= UNSIGNED_BYTES: # where a signature weighs: the same without it, which is what nginx is asked for
+                node.cli("bucket", "set", bucket, "anonymous=read")
+                sides[UNSIGNED] = address, [target.split("?")[0] for target in signed], node.pid
         for name, (where, targets, _pid) in list(sides.items()):
             with skipping(name, left_out) if with_peers else contextlib.nullcontext():
                 for _ in range(2):
                     lab.get(where, targets, min(connections, objects), compare=plain)
-        say(f"warm S3 GET of {size_title}, {connections} connections, {lab.pairs} rounds of {len(sides)} systems")
+        ways = {name: way for name, way in ways_of(lab, sides, controls, size, connections, requests).items() if name not in left_out}
+        say(f"warm S3 GET of {size_title}, {connections} connections, {len(which)} of {lab.pairs} rounds of {len(ways)} systems")
+        return rounds(lab, ways, left_out if with_peers else None, which=which)
 
-        def taking(name, **how):
-            where, targets, pid = sides[name]
 
-            def once():
-                if name in controls:
-                    tell_listener(pid, port_of(where), controls[name])
-                return sample(lab, lambda: peers.tree([pid]), where, targets, connections, requests, **how)
-
-            return once
-
-        ways = {name: taking(name) for name in sides if name not in left_out}
-        if not with_peers and size >= PIECES_BYTES:
-            static_name = STATIC_ALIKE if STATIC_ALIKE in sides else STATIC
-            ways |= {OURS_PIECES: taking(OURS, piece_kib=PIECES_KIB), STATIC_PIECES: taking(static_name, piece_kib=PIECES_KIB)}
-        taken, share = rounds(lab, ways, left_out if with_peers else None)
-    title = f"Warm S3 GET of {size_title} objects, {connections} connections"
+def one_load(lab, with_peers, size_title, size, objects, requests, connections, goal):
+    """The rows of one load. Beside the peers its objects are written once: to start all of them anew takes longer than the rounds do."""
+    if lab.quick:
+        objects, requests = max(8, objects // QUICK_SHARE), requests // QUICK_SHARE
+    title, left_out, all_taken = f"Warm S3 GET of {size_title} objects, {connections} connections", {}, Taken()
+    for which in [range(lab.pairs)] if with_peers else layouts(lab):
+        all_taken.add(title, *take_load(lab, which, with_peers, left_out, size_title, size, objects, requests, connections))
+    (_, (taken, share)), = all_taken.items()
     unsigned, pieces = taken.pop(UNSIGNED, None), {name: taken.pop(name) for name in (OURS_PIECES, STATIC_PIECES) if name in taken}
     rows = rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
     for row in rows:
@@ -277,15 +302,15 @@ def one_load(lab, with_peers, size_title, size, objects, requests, connections, 
         for row in rows_against({UNSIGNED: unsigned, STATIC: taken[STATIC]}, share, title, "MB/s", 1e-6, ours=UNSIGNED):
             rows.append({**row, "title": row["title"] + ", neither signed", "goal": "-", "met": None})
     if pieces:
-        for row in rows_against({OURS: pieces[OURS_PIECES], static_name: pieces[STATIC_PIECES]}, share, title, "MB/s", 1e-6):
+        for row in rows_against({OURS: pieces[OURS_PIECES], alike_of(taken): pieces[STATIC_PIECES]}, share, title, "MB/s", 1e-6):
             rows.append({**row, "title": f"{row['title']}, taken by {PIECES_KIB} KiB at a time", "goal": "-", "met": None})
     return rows
 
 
 def s3(lab):
     """Warm GETs by presigned URLs: signed requests to the node, verified each time, beside the same files from nginx with sendfile
-    without signatures; of small objects also unsigned ones, out of a bucket that anybody may read. All in the page cache. The client takes
-    64 KiB at a time out of a socket; of the largest objects also 256. Where the machine's congestion control is another than the one which the node chooses on the loopback, nginx is measured with both."""
+    without signatures; of small objects also unsigned ones, out of a bucket that anybody may read. All in the page cache, and written anew on
+    both sides before each round. The client takes 64 KiB at a time out of a socket; of the largest objects also 256. Where the machine's congestion control is another than the one which the node chooses on the loopback, nginx is measured with both."""
     return [row for load in (LOADS[:4] if lab.quick else LOADS) for row in one_load(lab, False, *load)]
 
 

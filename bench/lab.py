@@ -121,6 +121,22 @@ def forget(paths):
         os.close(fd)
 
 
+def write_again(source, path):
+    """Writes the bytes of a file into another one, as write_random writes them."""
+    with open(source, "rb", buffering=0) as read, open(path, "wb") as file:
+        while piece := read.read(8 * MIB):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def empty(directory):
+    """Takes the bytes of all files below a directory away, of the disk and of memory; their names stay."""
+    for path in directory.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            os.truncate(path, 0)
+
+
 def same(a, b):
     """Whether two files hold the same bytes."""
     return subprocess.run(["cmp", "-s", a, b]).returncode == 0

@@ -13,7 +13,7 @@ import harness
 import lab as lab_module
 from peers import tree
 from lab import GIB, MIB, SHAPE, SHAPED_BYTES_PER_S, MemoryWatch, pair_row, say, stolen, value_row
-from versus import DISK, OURS, asked, cost_row, costs, measured, no_processes, rounds, straight
+from versus import DISK, OURS, Taken, asked, cost_row, costs, layouts, measured, no_processes, rounds, straight
 
 BIG_BYTES, QUICK_BIG_BYTES = GIB, 256 * MIB
 SEQUENTIAL_PASSES = 4
@@ -66,60 +66,67 @@ WAYS = [("1 MiB sequential", "seq", MIB, SEQUENTIAL_PASSES), ("128 KiB random", 
 READERS_AT_ONCE = 4
 
 
-def warm_row(lab, title, pids, read, ours, plain):
+def warm_rounds(lab, title, pids, read, ours, plain, which):
     """read(path) of both in turns."""
-    say(f"warm: {title}, {lab.pairs} pairs")
-    taken, share = rounds(lab, {OURS: lambda: measured(pids, lambda: read(ours)), DISK: lambda: measured(no_processes, lambda: read(plain))})
-    return cost_row(f"Warm reads through the mount, {title}, of the disk's", 0.95, taken[OURS], taken[DISK], share, "MB/s", 1e-6)
+    say(f"warm: {title}, {len(which)} of {lab.pairs} pairs")
+    return rounds(lab, {OURS: lambda: measured(pids, lambda: read(ours)), DISK: lambda: measured(no_processes, lambda: read(plain))}, which=which)
 
 
-def warm_rows(lab, plain, ours, pids, state):
-    rows = []
-    for title, mode, block, count in WAYS:
+def take_warm(lab, taken, plain, ours, pids, state, which):
+    """All ways of reading in one state of the page cache; adds them to `taken` by their titles."""
+    for way, mode, block, count in WAYS:
         count = count // QUICK_SHARE if lab.quick and mode == "random" else count
-        rows.append(warm_row(lab, f"{title}, {state}", pids, lambda path: lab.read(mode, path, block, count), ours, plain))
+        title = f"{way}, {state}"
+        taken.add(title, *warm_rounds(lab, title, pids, lambda path: lab.read(mode, path, block, count), ours, plain, which))
         if lab.quick:
             continue
-        each = max(1, count // READERS_AT_ONCE)
-        rows.append(warm_row(lab, f"{title}, {READERS_AT_ONCE} readers at once, {state}", pids,
-                             lambda path: lab.read_at_once(READERS_AT_ONCE, mode, path, block, each), ours, plain))
-    return rows
+        title, each = f"{way}, {READERS_AT_ONCE} readers at once, {state}", max(1, count // READERS_AT_ONCE)
+        taken.add(title, *warm_rounds(lab, title, pids, lambda path: lab.read_at_once(READERS_AT_ONCE, mode, path, block, each), ours, plain,
+                                      which))
 
 
 @contextlib.contextmanager
-def copied(lab, plain):
-    """What `cp` makes of a file, on the same disk, written back; gone at the end."""
-    copy = lab.path("copy")
-    subprocess.run(["cp", plain, copy], check=True)
+def copied(lab, source, copy):
+    """What copy(source, path) makes of a file, on the same disk, written back; gone at the end."""
+    path = lab.path("copy")
+    copy(source, path)
     os.sync()  # its writing back shall not be measured
     try:
-        yield copy
+        yield path
     finally:
-        copy.unlink()
+        path.unlink()
+
+
+def by_cp(source, path):
+    subprocess.run(["cp", source, path], check=True)
 
 
 def warm(lab):
     """Warm reads of a large file through the mount against the same reads of its copy on the same disk. Both are in the page
     cache: as they got there when they were written (ours by the fill from the origin, the copy in pieces of 8 MiB, or by cp), and as
-    they get there when they are read from the disk. The kernel keeps them in larger or smaller pieces accordingly."""
-    plain, bucket = big_file(lab)
-    with lab.node(bucket) as node, lab.mount(node, bucket) as mount:
-        ours = mount.dir / "big.bin"
-        lab_module.must_be_same(plain, ours)
+    they get there when they are read from the disk. The kernel keeps them in larger or smaller pieces accordingly, and otherwise each
+    time: both are written anew before each pair."""
+    source, bucket = big_file(lab)
+    taken = Taken()
+    for which in layouts(lab):
+        with copied(lab, source, lab_module.write_again) as plain, lab.node(bucket) as node, lab.mount(node, bucket) as mount:
+            ours = mount.dir / "big.bin"
+            lab_module.must_be_same(plain, ours)
 
-        def pids():
-            return tree([node.pid, mount.pid])
+            def pids():
+                return tree([node.pid, mount.pid])
 
-        rows = warm_rows(lab, plain, ours, pids, "as written")
-        with copied(lab, plain) as copy:
-            rows += warm_rows(lab, copy, ours, pids, "as written, the copy by cp")
-        extents = [p for p in node.data.rglob("*") if p.is_file() and p.stat().st_size == big_bytes(lab)]
-        lab_module.forget([plain, *extents])
-        lab_module.read_through(plain)
-        lab_module.read_through(ours)
-        rows += warm_rows(lab, plain, ours, pids, "read from the disk before")
-        mounts = passthrough_of(node)
-    return [{**row, "mounts": mounts} for row in rows]
+            take_warm(lab, taken, plain, ours, pids, "as written", which)
+            with copied(lab, source, by_cp) as copy:
+                take_warm(lab, taken, copy, ours, pids, "as written, the copy by cp", which)
+            extents = [p for p in node.data.rglob("*") if p.is_file() and p.stat().st_size == big_bytes(lab)]
+            lab_module.forget([plain, *extents])
+            lab_module.read_through(plain)
+            lab_module.read_through(ours)
+            take_warm(lab, taken, plain, ours, pids, "read from the disk before", which)
+            mounts = passthrough_of(node)
+    return [{**cost_row(f"Warm reads through the mount, {title}, of the disk's", 0.95, samples[OURS], samples[DISK], share, "MB/s", 1e-6),
+             "mounts": mounts} for title, (samples, share) in taken.items()]
 
 
 # ---- cold reads ----

@@ -48,18 +48,42 @@ def not_run_row(title, goal, reason, **more):
     return {"title": title, "goal": goal, "value": "not run", "detail": reason, "met": None, "steal_percent": None, **more}
 
 
-def rounds(lab, sides, left_out=None, pairs=None):
+def rounds(lab, sides, left_out=None, pairs=None, which=None):
     """Each of {name: function} once a round; gives {name: [results]} and the share of stolen time. With `left_out`, a peer that fails
-    goes there and is not in the results."""
+    goes there and is not in the results. which: the numbers of these rounds among all of a measurement that takes them apart."""
     taken = {name: [] for name in sides}
     with stolen() as share:
-        for i in range(pairs or lab.pairs):
+        for i in which or range(pairs or lab.pairs):
             for name in (list(sides) if i % 2 == 0 else reversed(list(sides))):
                 with contextlib.nullcontext() if left_out is None else skipping(name, left_out):
                     if left_out is None or name not in left_out:
                         with lab.watching(name):
                             taken[name].append(sides[name]())
     return {name: samples for name, samples in taken.items() if name not in (left_out or {})}, share[0]
+
+
+def layouts(lab):
+    """The rounds of a measurement of warm bytes, apart: before each its files are written anew on all sides. As they lie in memory then, which
+    differs more from writing to writing than one reading from the next, they are read in all rounds of one layout: nine of one are one
+    sample of what a run finds. A quick run, and flame graphs, have one layout for all."""
+    return [range(lab.pairs)] if lab.quick or lab.flames else [range(i, i + 1) for i in range(lab.pairs)]
+
+
+class Taken:
+    """What `rounds` gave of each of several rows, layout after layout: {key: ({name: [results]}, share of stolen time)}."""
+
+    def __init__(self):
+        self._of = {}
+
+    def add(self, key, taken, share):
+        samples, shares = self._of.setdefault(key, ({}, []))
+        shares.append(share)
+        for name, results in taken.items():
+            samples.setdefault(name, []).extend(results)
+
+    def items(self):
+        """In the order in which the keys came first."""
+        return [(key, (samples, statistics.mean(shares))) for key, (samples, shares) in self._of.items()]
 
 
 def costs(samples):
@@ -369,7 +393,7 @@ def alone_rows(taken, share, title):
     return [{key: value for key, value in row.items() if not key.endswith("_cost")} for row in rows]
 
 
-def small_rounds(lab, places, workers, left_out=None, alone=False):
+def small_rounds(lab, places, workers, left_out=None, alone=False, which=None):
     """Epochs in all places in turns, {name: samples} and the share of stolen time: the second of each process, whose bytes are
     compared as they come; alone: one that only reads, between two that compare."""
     say(f"small files, {workers} workers{', reading alone' if alone else ''}: {', '.join(places)}")
@@ -378,7 +402,20 @@ def small_rounds(lab, places, workers, left_out=None, alone=False):
     def once(where, options, pids):
         return files_per_s(measured(pids, lambda: epoch(where, workers, "--prefetch", 1000, *how, *options, epochs=epochs)))
 
-    return rounds(lab, {name: lambda p=place: once(*p) for name, place in places.items() if name not in (left_out or {})}, left_out)
+    sides = {name: lambda p=place: once(*p) for name, place in places.items() if name not in (left_out or {})}
+    return rounds(lab, sides, left_out, which=which)
+
+
+@contextlib.contextmanager
+def files_laid(lab, bucket, count, size, profiles):
+    """Files on the disk and, by a node with nothing in it yet, the same objects through mounts with these options, {name: options}: (directory on
+    the disk, node, {name: mount}). Emptied at the end and gone with the lab: the inodes of removed ones an ext4 without a journal passes over
+    for half a minute, whenever the next layout makes a file."""
+    plain = make_files(lab, count, size)
+    with lab.node(bucket, keep=True) as node, contextlib.ExitStack() as stack:
+        yield plain, node, {name: stack.enter_context(lab.mount(node, bucket, *options)) for name, options in profiles.items()}
+    for directory in (plain, node.data):
+        lab_module.empty(directory)
 
 
 def small(lab):
@@ -387,21 +424,22 @@ def small(lab):
     twice, as a training that lasts longer than one epoch does, and the second time counts. To compare the bytes of a file as they
     come takes about as long as to read them, on both sides, so that a ratio is nearer to 1 than that of opening, reading and closing
     alone: in the rows "compared before and after" each process compares all files, then reads them in the time that counts, and
-    compares them again."""
+    compares them again. The files are written anew on all sides before each round."""
     count = QUICK_SMALL_FILES if lab.quick else SMALL_FILES
-    plain, bucket = make_files(lab, count, SMALL_BYTES), make_objects(lab, count, SMALL_BYTES)
+    bucket, taken = make_objects(lab, count, SMALL_BYTES), Taken()
+    for which in layouts(lab):
+        with files_laid(lab, bucket, count, SMALL_BYTES, {OURS: [], READ_ONLY: ["--profile", "read-only"]}) as (plain, node, mounts):
+            places = {name: (mount.dir, [], lambda m=mount: peers.tree([node.pid, m.pid])) for name, mount in mounts.items()}
+            places |= {LIBRARY: (bucket, ["--socket", node.socket_path], lambda: peers.tree([node.pid])), DISK: (plain, [], no_processes)}
+            for where, options, _ in places.values():
+                epoch(where, 8, *options)
+            for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
+                for alone in (False, True):
+                    taken.add((workers, alone), *small_rounds(lab, places, workers, alone=alone, which=which))
     rows = []
-    with lab.node(bucket) as node, lab.mount(node, bucket) as mount, lab.mount(node, bucket, "--profile", "read-only") as read_only:
-        places = {"forebay": (mount.dir, [], lambda: peers.tree([node.pid, mount.pid])),
-                  READ_ONLY: (read_only.dir, [], lambda: peers.tree([node.pid, read_only.pid])),
-                  LIBRARY: (bucket, ["--socket", node.socket_path], lambda: peers.tree([node.pid])), DISK: (plain, [], no_processes)}
-        for where, options, _ in places.values():
-            epoch(where, 8, *options)
-        for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
-            taken, share = small_rounds(lab, places, workers)
-            title = f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}"
-            rows += small_rows(taken, share, title)
-            rows += alone_rows(*small_rounds(lab, places, workers, alone=True), title)
+    for (workers, alone), (samples, share) in taken.items():
+        title = f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}"
+        rows += (alone_rows if alone else small_rows)(samples, share, title)
     return rows
 
 

@@ -75,6 +75,37 @@ def test_rounds_turn_the_order_around(lab_module):
     assert rows[0]["ratio"]["median"] == 2.0 and rows[0]["peer"] == "x" and rows[0]["reference_cost"] == {"cpu_s_per_gb": 3.0}
 
 
+def test_what_is_warm_is_written_anew_before_each_round(lab_module):
+    """As many layouts as rounds, whose orders alternate over all of them; one layout for a quick run and for graphs."""
+    import versus
+    order, taken = [], versus.Taken()
+
+    class Whole(Unwatched):
+        quick, flames, pairs = False, None, 3
+
+    for which in versus.layouts(Whole()):
+        order.append("|")
+        for key in ("one", "other"):
+            taken.add(key, *versus.rounds(Whole(), {name: lambda name=name: order.append(name) or len(order) for name in "ab"}, which=which))
+    assert "".join(order) == "|abab|baba|abab"
+    assert [(key, samples) for key, (samples, _share) in taken.items()] == [("one", {"a": [2, 8, 12], "b": [3, 7, 13]}),
+                                                                            ("other", {"a": [4, 10, 14], "b": [5, 9, 15]})]
+    for quick, graphs in ((True, None), (False, object())):
+        Whole.quick, Whole.flames = quick, graphs
+        assert versus.layouts(Whole()) == [range(3)]
+
+
+def test_files_of_a_layout_are_emptied_and_keep_their_names(lab_module, tmp_path):
+    """What replaces them shall neither meet inodes of removed files nor find the room of their bytes taken."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/file").write_bytes(b"x" * 9000)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    lab_module.write_again(tmp_path / "a/file", tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == b"x" * 9000
+    lab_module.empty(tmp_path)
+    assert [(tmp_path / name).stat().st_size for name in ("a/file", "again")] == [0, 0] and (tmp_path / "link").is_symlink()
+
+
 def test_a_peer_that_is_missing_or_does_not_start_is_left_out(lab_module, capsys, monkeypatch):
     """It is named with the reason, and the others go on; Forebay itself must start."""
     import peers
@@ -496,11 +527,12 @@ def test_calls_of_small_files_in_each_profile(lab_module, monkeypatch, need_fuse
     """Four calls and their sum, in each of four profiles, beside the disk's; who opens without asking reaches the mount by no open, and the others
     by one each; no row has a goal, and other bytes are no measurement."""
     import calls
+    import versus
     monkeypatch.setattr(calls, "QUICK_SMALL_FILES", 40)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=work) as directory, lab_module.Lab(directory, quick=True) as lab:
         rows = calls.small_costs(lab)
-        real = calls.make_files
-        monkeypatch.setattr(calls, "make_files", lambda *rest: with_other_bytes(real(*rest)))
+        real = versus.make_files
+        monkeypatch.setattr(versus, "make_files", lambda *rest: with_other_bytes(real(*rest)))
         with pytest.raises(RuntimeError, match="bench epoch"):
             calls.small_costs(lab)
     assert len(rows) == 4 * 5 and all(row["goal"] == "-" and row["met"] is None and row["unit"] == "us" and row["n"] == 3 for row in rows)

@@ -194,8 +194,8 @@ def test_small_files_are_read_alone_too(lab_module, monkeypatch, tmp_path):
     monkeypatch.setattr(versus, "make_objects", lambda *_: "bucket")
     monkeypatch.setattr(versus, "QUICK_SMALL_WORKERS", (1,))
     fake = Fake(tmp_path)
-    node = types.SimpleNamespace(pid=0, socket_path="socket")
-    monkeypatch.setattr(fake, "node", lambda *_: contextlib.nullcontext(node))
+    node = types.SimpleNamespace(pid=0, socket_path="socket", data=tmp_path)
+    monkeypatch.setattr(fake, "node", lambda *_, **__: contextlib.nullcontext(node))
     rows = versus.small(fake)
     assert asked[4:] == [(False, 2)] * 4 * Fake.pairs + [(True, 1)] * 4 * Fake.pairs
     ways = [("at least 0.4", "through the mount"), ("at least 0.5", "through the mount, read-only"), ("at least 1", "through the library")]

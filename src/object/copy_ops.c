@@ -64,9 +64,10 @@ int op_copy_from(struct object_session *ses, const struct wire_copy_from_req *re
                                      .replaces_tags = req->replace_tags != 0,
                                      .content_type = req->content_type,
                                      .meta = req->meta};
-    object_let_go(s, u->bucket, req->key);
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, req->key);
     r = upstream_copy_from(u, &copy, a, &answer, e);
-    (void)object_forget_key(s, u->bucket, req->key);
+    object_change_end(s, &change);
     if (r < 0)
         return err_prefix(e, r, "copy to %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key));
     struct attr attr = attr_of_origin(&answer, /* has_meta= */ false, sys->real_ns());

@@ -62,13 +62,15 @@ static void keep_cached(struct meta_change *c, struct slice before_etag, const s
 }
 
 /* seen: the generation that this change made before it asked the origin. */
-static void changed(struct meta_change *c, struct slice before_etag, uint64_t seen, const struct attr *now)
+static void changed(struct meta_change *c, struct slice before_etag, uint64_t seen, const struct attr *now,
+                    struct object_change *change)
 {
     struct object_service *s = c->service;
     struct opening opening = {.bucket = c->upstream->bucket, .key = c->key};
     object_opening_enter(s, &opening);
     bool current = object_making_begin(s, &opening, seen);
     if (current) {
+        object_change_end_known(s, change);
         seen = mirror_changed(s->mirror, opening.bucket, opening.key);
         keep_cached(c, before_etag, now);
         mirror_learn(s->mirror, opening.bucket, opening.key, now, seen);
@@ -77,7 +79,7 @@ static void changed(struct meta_change *c, struct slice before_etag, uint64_t se
     }
     object_opening_leave(s, &opening);
     if (!current)
-        (void)object_forget_key(s, opening.bucket, opening.key);
+        object_change_end(s, change);
 }
 
 /* ---- files ---- */
@@ -91,17 +93,37 @@ static int merged(struct meta_change *c, struct slice meta, struct slice *ret, s
     return 0;
 }
 
+static struct extent *cached(struct meta_change *c, struct arena *a, struct attr *ret)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
+    struct extent *x = NULL;
+    object_store_key(c->upstream->bucket, c->key, &k);
+    if (store_find(c->service->config.store, buf_view(&k), &x) < 0 ||
+        object_entry_attr(c->service, x, a, ret) < 0)
+        extent_unref(TAKE_PTR(x));
+    return x;
+}
+
+/* A kill that comes before the answer would leave attributes of before that are believed. */
+static void begin(struct meta_change *c, struct object_change *ret)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(4 * ATTR_BLOB_MAX_BYTES);
+    struct attr known;
+    object_change_begin_kept(c->service, ret, c->upstream->bucket, c->key);
+    _cleanup_(extent_unrefp) struct extent *x = cached(c, a, &known);
+    if (x)
+        object_doubt_entry(c->service, x, &known);
+}
+
 /* It may have happened: also what the cached entry says of itself is asked for again. */
 static void doubt(struct meta_change *c)
 {
     struct object_service *s = c->service;
     const struct bucket *b = c->upstream->bucket;
     _cleanup_(arena_freep) struct arena *a = arena_new(4 * ATTR_BLOB_MAX_BYTES);
-    _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
-    _cleanup_(extent_unrefp) struct extent *x = NULL;
     struct attr known;
-    object_store_key(b, c->key, &k);
-    if (store_find(s->config.store, buf_view(&k), &x) == 0 && object_entry_attr(s, x, a, &known) == 0)
+    _cleanup_(extent_unrefp) struct extent *x = cached(c, a, &known);
+    if (x)
         object_doubt_key(s, b, c->key, x, &known);
     else
         (void)mirror_changed(s->mirror, b, c->key);
@@ -126,18 +148,21 @@ static int change_once(struct meta_change *c, const struct attr *there, struct a
     r = note(c, e);
     if (r < 0)
         return r;
+    struct object_change change;
+    begin(c, &change);
     uint64_t seen = mirror_changed(c->service->mirror, c->upstream->bucket, c->key),
              asked_ns = sys->real_ns();
     r = upstream_set_meta(c->upstream, &p, there->size_bytes, c->arena, &answer, e);
     if (r < 0) {
         doubt(c);
+        object_change_end_known(c->service, &change);
         return r;
     }
     *ret = attr_of_origin(&answer, /* has_meta= */ true, asked_ns);
     ret->size_bytes = there->size_bytes;
     ret->content_type = there->content_type;
     ret->meta = p.meta;
-    changed(c, there->etag, seen, ret);
+    changed(c, there->etag, seen, ret, &change);
     return 0;
 }
 
@@ -182,9 +207,11 @@ static int make_marker(struct meta_change *c, struct attr *ret, struct err *e)
     struct origin_put p = {.key = c->key, .meta = c->set};
     struct origin_body body = {.read = no_bytes};
     struct origin_attr answer;
+    struct object_change change;
+    object_change_begin(c->service, &change, c->upstream->bucket, c->key);
     int r = note(c, e);
     r = r < 0 ? r : upstream_put(c->upstream, &p, &body, c->arena, &answer, e);
-    (void)object_forget_key(c->service, c->upstream->bucket, c->key);
+    object_change_end(c->service, &change);
     if (r == 0)
         *ret = attr_of_origin(&answer, /* has_meta= */ true, sys->real_ns());
     if (r == 0)
@@ -331,9 +358,12 @@ int op_set_tags(struct object_session *ses, const struct wire_set_tags_req *req,
     if (r == 0)
         r = find_tags(ses, req->bucket, req->key, &u, e);
     if (r == 0) {
+        struct object_change change;
         c.upstream = u;
+        begin(&c, &change);
         r = tags_result(upstream_set_tags(u, req->key, req->tags, e), req->bucket, req->key, e);
         doubt(&c);
+        object_change_end_known(c.service, &change);
     }
     return r;
 }

@@ -223,10 +223,11 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
 {
     struct slice from = key_in(m->from, i, a), to = key_in(m->to, i, a);
     struct origin_attr was = {0}, answer;
+    struct object_change change;
     int r;
     if (to.n > ORIGIN_KEY_MAX_BYTES)
         return err_set(e, -ENAMETOOLONG, "%zu bytes of key", to.n);
-    object_let_go(m->service, m->upstream->bucket, to);
+    object_change_begin(m->service, &change, m->upstream->bucket, to);
     if (i->is_marker) {
         r = copy_marker(m, from, to, a, e);
     } else {
@@ -239,20 +240,21 @@ static int copy_one(struct move *m, struct item *i, struct arena *a, struct err 
         if (r == 0 && was.etag.n <= ORIGIN_ETAG_MAX)
             (void)snprintf(i->etag, sizeof(i->etag), SLICE_FMT, SLICE_ARG(was.etag));
     }
+    object_change_end(m->service, &change);
     if (r == -ENOENT && upstream_head(m->upstream, from, SLICE_NULL, a, &was, NULL) == -ENOENT) {
         i->is_gone = true;
         return 0;
     }
     i->is_copied = true; /* also after a failure: it may have happened */
-    (void)object_forget_key(m->service, m->upstream->bucket, to);
     return r < 0 ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(from)) : 0;
 }
 
 static int remove_key(struct move *m, struct slice key, struct slice if_match, struct err *e)
 {
-    object_let_go(m->service, m->upstream->bucket, key);
+    struct object_change change;
+    object_change_begin(m->service, &change, m->upstream->bucket, key);
     int r = upstream_remove(m->upstream, key, if_match, e);
-    (void)object_forget_key(m->service, m->upstream->bucket, key);
+    object_change_end(m->service, &change);
     return r < 0 && r != -ENOENT ? err_prefix(e, r, SLICE_FMT, SLICE_ARG(key)) : 0;
 }
 

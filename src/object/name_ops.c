@@ -261,7 +261,6 @@ static int remove_once(struct object_service *s, struct upstream *u, const struc
         r = intent_note(x, &now, KV_VISIBLE, e);
     if (r < 0)
         return r;
-    object_let_go(s, u->bucket, q->key);
     return upstream_remove(u, q->key, q->if_match, e);
 }
 
@@ -294,7 +293,6 @@ static int remove_again(struct object_service *s, struct upstream *u, const stru
         r = upstream_head(u, q->key, SLICE_NULL, a, &now, e);
         if (r < 0 || !is_removable(s, u, intent_known(x), &now))
             break;
-        object_let_go(s, u->bucket, q->key);
         r = u->bucket->p.write == BUCKET_WRITE_BACK ? back_wait_record(s->back, u->bucket, q->key, e) : 0;
         r = r < 0 ? r : upstream_remove(u, q->key, now.etag, e);
     }
@@ -315,8 +313,10 @@ int op_remove(struct object_session *ses, const struct wire_remove_req *req, str
         return r;
     struct intent_record what = {.kind = INTENT_REMOVE, .bucket_id = u->bucket->id, .key = req->key};
     struct intent *x = intent_begin(ses, req->request_id, &what);
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, req->key);
     r = intent_state(x) == INTENT_NEW ? remove_once(s, u, req, x, a, e) : remove_again(s, u, req, x, a, e);
-    (void)object_forget_key(s, u->bucket, req->key); /* also after a failure: it may have happened */
+    object_change_end(s, &change); /* also after a failure: it may have happened */
     watch_gone(s, ses, u->bucket, req->key);
     bool posix = req->flags & WIRE_POSIX;
     if (!posix && (r == -ENOENT || (r == ERR_PRECONDITION && is_gone(u, req->key))))
@@ -414,21 +414,21 @@ static int move_once(struct object_service *s, struct upstream *u, const struct 
         .state = INTENT_BEGUN, .size_bytes = from.size_bytes, .mtime_ns = from.mtime_ns, .etag = from.etag};
     if (r == 0)
         r = intent_note(x, &now, KV_VISIBLE, e);
-    if (r == 0)
-        object_let_go(s, u->bucket, q->to);
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, q->to);
     if (r == 0)
         r = back_copy_moved(s->back, u, q->from, q->to, a, ret, e);
     if (r == -EAGAIN)
         r = upstream_copy(u, q->from, q->to, a, ret, e);
-    (void)object_forget_key(s, u->bucket, q->to);
+    object_change_end(s, &change);
     now.state = INTENT_COPIED;
     if (r == 0)
         r = intent_note(x, &now, KV_VISIBLE, e);
     if (r < 0)
         return r;
-    object_let_go(s, u->bucket, q->from);
+    object_change_begin(s, &change, u->bucket, q->from);
     r = upstream_remove(u, q->from, from.etag, e);
-    (void)object_forget_key(s, u->bucket, q->from);
+    object_change_end(s, &change);
     ret->size_bytes = from.etag.n > 0 ? from.size_bytes : ret->size_bytes;
     return r == -ENOENT ? 0 : r;
 }
@@ -460,14 +460,15 @@ int object_finish_move(struct object_service *s, struct upstream *u, const struc
     if (x->is_tree)
         return object_finish_move_tree(s, u, x, e);
     int r = ERR_PRECONDITION;
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, x->key);
     for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++) {
         r = upstream_head(u, x->key, SLICE_NULL, a, &now, e);
         if (r < 0 || !is_as_copied(s, u, x, &now))
             break;
-        object_let_go(s, u->bucket, x->key);
         r = upstream_remove(u, x->key, now.etag, e);
     }
-    (void)object_forget_key(s, u->bucket, x->key);
+    object_change_end(s, &change);
     (void)object_forget_key(s, u->bucket, x->to);
     return r == -ENOENT || r == ERR_PRECONDITION ? 0 : r;
 }
@@ -508,10 +509,11 @@ static int copy_at_origin(struct object_service *s, struct upstream *u, const st
                           struct arena *a, struct origin_attr *ret, struct err *e)
 {
     int r = ERR_PRECONDITION;
-    object_let_go(s, u->bucket, q->to);
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, q->to);
     for (int i = 0; r == ERR_PRECONDITION && i < MOVE_TRIES; i++)
         r = upstream_copy(u, q->from, q->to, a, ret, e);
-    (void)object_forget_key(s, u->bucket, q->to);
+    object_change_end(s, &change);
     return r == ERR_PRECONDITION ? err_set(e, -EBUSY, "what is to be copied is being written again and again")
                                  : r;
 }
@@ -602,9 +604,11 @@ static int put_marker(struct object_service *s, struct upstream *u, struct slice
     int r = 0;
     if (u->bucket->p.write == BUCKET_WRITE_BACK)
         r = back_wait_record(s->back, u->bucket, marker, e);
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, marker);
     r = r < 0 ? r : intent_note(x, &now, KV_VISIBLE, e);
     r = r < 0 ? r : upstream_put(u, &put, &body, a, &answer, e);
-    (void)object_forget_key(s, u->bucket, marker);
+    object_change_end(s, &change);
     return r;
 }
 
@@ -727,11 +731,13 @@ static int remove_directory(struct object_service *s, struct upstream *u, struct
                                       .etag = there.etag};
     if (removes)
         r = intent_note(x, &now, KV_VISIBLE, e);
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, marker);
     if (removes && r == 0)
         r = upstream_remove(u, marker, SLICE_NULL, e);
     if (removes && r == 0)
         r = check_gone(u, marker, a, e);
-    (void)object_forget_key(s, u->bucket, marker);
+    object_change_end(s, &change);
     (void)object_forget_key(s, u->bucket, key);
     return again && r == -ENOENT ? 0 : r;
 }

@@ -564,11 +564,36 @@ int object_each_cached(struct object_service *s, const struct bucket *b, object_
     return n < 0 ? (int)n : 0;
 }
 
+static struct object_stripe *stripe_of_key(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    return &s->stripes[hash_mix(hash_table(key), b->id) % OBJECT_STRIPES];
+}
+
+static struct object_stripe *stripe_of(struct object_service *s, const struct opening *o)
+{
+    return stripe_of_key(s, o->bucket, o->key);
+}
+
+static bool same_key(const struct opening *x, const struct opening *y)
+{
+    return x->bucket->id == y->bucket->id && slice_eq(x->key, y->key);
+}
+
+static bool is_changing(struct object_service *s, const struct bucket *b, struct slice key)
+{
+    struct object_stripe *t = stripe_of_key(s, b, key);
+    LOCK_SCOPE(&t->lock);
+    const struct object_change *c = t->changes;
+    while (c && !(c->bucket->id == b->id && slice_eq(c->key, key)))
+        c = c->next;
+    return c;
+}
+
 int object_encode_attr(struct object_service *s, const struct bucket *b, struct slice key,
                        const struct attr *attr, struct buf *ret)
 {
     struct attr kept = *attr;
-    if (back_may_rename(s->back, b->id, key, attr->etag))
+    if (is_changing(s, b, key) || back_may_rename(s->back, b->id, key, attr->etag))
         kept.confirmed_ns = 0;
     return attr_encode(&kept, ret);
 }
@@ -604,16 +629,6 @@ int object_check_meta(struct slice meta, struct err *e)
         return err_set(e, -E2BIG, "metadata of the object is %zu bytes, at most %d are allowed", meta.n,
                        (int)ORIGIN_META_MAX_BYTES);
     return 0;
-}
-
-static struct object_stripe *stripe_of(struct object_service *s, const struct opening *o)
-{
-    return &s->stripes[hash_mix(hash_table(o->key), o->bucket->id) % OBJECT_STRIPES];
-}
-
-static bool same_key(const struct opening *x, const struct opening *y)
-{
-    return x->bucket->id == y->bucket->id && slice_eq(x->key, y->key);
 }
 
 static bool is_opening_locked(const struct object_stripe *t, const struct opening *o)
@@ -737,18 +752,24 @@ static uint64_t forget_attributes(struct object_service *s, const struct bucket 
     return made;
 }
 
-void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
-                      const struct attr *known)
+void object_doubt_entry(struct object_service *s, struct extent *x, const struct attr *known)
 {
-    _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16), blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
+    _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
     struct attr doubted = *known;
     doubted.confirmed_ns = 0;
-    (void)forget_attributes(s, b, key);
     bool kept = attr_encode(&doubted, &blob) == 0 && extent_set_attr(x, buf_view(&blob)) == 0 &&
                 extent_record_attr(x) == 0; /* those of before would be believed after kill -9 */
     if (!kept)
         store_remove_extent(s->config.store, x);
     object_note_forgetful(s);
+}
+
+void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
+                      const struct attr *known)
+{
+    _cleanup_buf_ struct buf k = BUF_INIT(ORIGIN_KEY_MAX_BYTES + 16);
+    (void)forget_attributes(s, b, key);
+    object_doubt_entry(s, x, known);
     object_store_key(b, key, &k);
     (void)watch_note(s, buf_view(&k));
     watch_changed(s, b, key);
@@ -762,12 +783,6 @@ void object_forget_entry(struct object_service *s, const struct bucket *b, struc
     object_note_forgetful(s);
 }
 
-void object_let_go(struct object_service *s, const struct bucket *b, struct slice key)
-{
-    if (b->p.write == BUCKET_WRITE_BACK)
-        note_before(s, b, key);
-    object_forget_entry(s, b, key);
-}
 
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
 {
@@ -775,6 +790,50 @@ uint64_t object_forget_key(struct object_service *s, const struct bucket *b, str
     object_forget_entry(s, b, key);
     watch_changed(s, b, key);
     return made;
+}
+
+/* ---- changes ----
+ *
+ * What is seen of a key while it is changed may be from before, and is no more than that until whoever changes
+ * it forgets it. A kill comes before that, so the disk has it as what is to be asked about. Makings that began
+ * before the change was known are waited for: what they made is let go of with the rest. */
+
+void object_change_begin_kept(struct object_service *s, struct object_change *c, const struct bucket *b,
+                              struct slice key)
+{
+    struct opening o = {.bucket = b, .key = key};
+    struct object_stripe *t = stripe_of(s, &o);
+    *c = (struct object_change){.bucket = b, .key = key};
+    LOCK_SCOPE(&t->lock);
+    c->next = t->changes;
+    t->changes = c;
+    while (is_making_locked(t, &o))
+        cond_wait(&t->ended, &t->lock);
+}
+
+void object_change_begin(struct object_service *s, struct object_change *c, const struct bucket *b,
+                         struct slice key)
+{
+    object_change_begin_kept(s, c, b, key);
+    if (b->p.write == BUCKET_WRITE_BACK)
+        note_before(s, b, key);
+    object_forget_entry(s, b, key);
+}
+
+void object_change_end_known(struct object_service *s, struct object_change *c)
+{
+    struct object_stripe *t = stripe_of_key(s, c->bucket, c->key);
+    LOCK_SCOPE(&t->lock);
+    struct object_change **at = &t->changes;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+}
+
+void object_change_end(struct object_service *s, struct object_change *c)
+{
+    (void)object_forget_key(s, c->bucket, c->key);
+    object_change_end_known(s, c);
 }
 
 /* ---- events ---- */

@@ -84,6 +84,13 @@ struct opening {
     bool making; /* its entry in the store is being made */
 };
 
+/* A key that this node has the origin change right now. */
+struct object_change {
+    struct object_change *next;
+    const struct bucket *bucket;
+    struct slice key;
+};
+
 /* What an event of the origin told of a key, which made this of its generation, and nothing else did. */
 struct object_told {
     uint64_t place, key_hash, before, made;
@@ -95,6 +102,7 @@ struct object_stripe {
     struct lock lock;
     struct cond ended;
     struct opening *openings;
+    struct object_change *changes;
     struct object_told told; /* the last one */
 };
 
@@ -183,8 +191,10 @@ struct slice object_store_key_in(const struct bucket *b, struct slice key, struc
  * is not all. */
 typedef void (*object_cached_fn)(void *arg, const struct store_listed *x);
 int object_each_cached(struct object_service *s, const struct bucket *b, object_cached_fn fn, void *arg);
-/* Attributes as the store keeps them. A version that has the ETag of a write of ours, and may have another
- * one in the origin, is asked about after a restart: only this run knows that the two are the same. */
+/* Attributes as the store keeps them, between object_making_begin and object_making_end. The origin is asked
+ * about them after a restart where the version has the ETag of a write of ours, and may have another one
+ * there: only this run knows that the two are the same; and where the key is being changed: only who changes
+ * it knows whether they are of before or after. */
 int object_encode_attr(struct object_service *s, const struct bucket *b, struct slice key,
                        const struct attr *attr, struct buf *ret);
 /* Attributes of a cached entry, in the arena. After power loss an entry of before counts as never confirmed:
@@ -205,9 +215,19 @@ void object_making_end(struct object_service *s, struct opening *o);
 /* Lets go of what a disk has of the key, which would be believed after kill -9: what is remembered of it
  * besides goes with the process. */
 void object_forget_entry(struct object_service *s, const struct bucket *b, struct slice key);
-/* The same before the origin is asked to change or remove the key: a kill that comes before the answer would
- * leave what was there. When it was asked the key is forgotten altogether (object_forget_key). */
-void object_let_go(struct object_service *s, const struct bucket *b, struct slice key);
+/* Before the origin is asked to change or remove the key: a kill that comes before the answer leaves nothing
+ * on a disk that is believed, neither what was there nor what somebody reads meanwhile. Not while holding the
+ * key's opening; bucket and key stay where they are until the end. */
+void object_change_begin(struct object_service *s, struct object_change *c, const struct bucket *b,
+                         struct slice key);
+/* The same for a change that leaves what is there (meta_ops.c): the entry stays. */
+void object_change_begin_kept(struct object_service *s, struct object_change *c, const struct bucket *b,
+                              struct slice key);
+/* The origin was asked, whatever it said: the key is forgotten altogether (object_forget_key). */
+void object_change_end(struct object_service *s, struct object_change *c);
+/* The same for who knows what the key is now, between object_making_begin and object_making_end: nothing is
+ * forgotten. */
+void object_change_end_known(struct object_service *s, struct object_change *c);
 /* Forgets all that is cached of the key, because it was or will be changed: nothing older is found after it.
  * Not while holding the key's opening. Gives the generation that this made (mirror_changed). */
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key);
@@ -224,6 +244,8 @@ void object_note_forgetful(struct object_service *s);
  * again: they may have changed alone. True: so it is, or the entry went, too. */
 void object_doubt_key(struct object_service *s, const struct bucket *b, struct slice key, struct extent *x,
                       const struct attr *known);
+/* The same before they change: nobody is told yet. */
+void object_doubt_entry(struct object_service *s, struct extent *x, const struct attr *known);
 /* Waits for the entries that are being made: those that begin later know what the buckets' table says now. */
 void object_await_makings(struct object_service *s);
 /* The same for a bucket that was changed or removed in the table. How many entries, or an error. */

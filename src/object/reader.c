@@ -341,9 +341,6 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
         return err_set(e, ERR_ORIGIN_REFUSED, "an object of %" PRIu64 " bytes with an ETag of %zu: too large",
                        attr->size_bytes, attr->etag.n);
     _cleanup_buf_ struct buf blob = BUF_INIT(ATTR_BLOB_MAX_BYTES);
-    int r = object_encode_attr(o->service, o->bucket, o->req->key, attr, &blob);
-    if (r < 0)
-        return err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large");
     enum rule_keep keep = bucket_keep(o->bucket, o->req->key);
     if (keep == RULE_KEEP_NEVER)
         return 0;
@@ -352,9 +349,10 @@ static int admit(struct opener *o, const struct attr *attr, struct extent **ret,
         metrics_count(METRIC_NOT_ADMITTED, "overtaken", NULL, NULL);
         return 0;
     }
-    if (!quota_admit(o->service, o->bucket, o->req->key, attr->size_bytes)) {
+    int r = object_encode_attr(o->service, o->bucket, o->req->key, attr, &blob);
+    if (r < 0 || !quota_admit(o->service, o->bucket, o->req->key, attr->size_bytes)) {
         object_making_end(o->service, o->opening);
-        return 0;
+        return r < 0 ? err_set(e, ERR_ORIGIN_REFUSED, "attributes of the object are too large") : 0;
     }
     struct store_new n = {.key = object_store_key_in(o->bucket, o->req->key, o->arena),
                           .attr = buf_view(&blob),

@@ -353,9 +353,10 @@ static int carry(struct object_service *s, struct upstream *u, struct slice key,
     if (r < 0)
         return r == -ENOENT ? err_set(e, -EIO, "its bytes are missing") : r;
     struct origin_body body = {.size_bytes = x->size_bytes, .read = back_body_read, .arg = h};
-    (void)object_forget_key(s, u->bucket, key);
+    struct object_change change;
+    object_change_begin(s, &change, u->bucket, key);
     r = upstream_put(u, &p, &body, a, &answer, e);
-    (void)object_forget_key(s, u->bucket, key);
+    object_change_end(s, &change);
     return r;
 }
 

@@ -234,11 +234,12 @@ static int complete(struct through *t, struct arena *a, struct wire_attr *ret, s
     struct object_service *s = t->service;
     _cleanup_(arena_freep) struct arena *own = arena_new(ETAGS_ARENA);
     struct origin_attr answer;
+    struct object_change change;
     uint64_t confirmed_ns = sys->real_ns();
-    (void)object_forget_key(s, t->upstream->bucket, t->put.key);
+    object_change_begin(s, &change, t->upstream->bucket, t->put.key);
     int r = upstream_upload_complete(t->upstream, &t->put, slice_str(t->origin_id), t->parts, t->n_parts,
                                      t->size, own, &answer, e);
-    (void)object_forget_key(s, t->upstream->bucket, t->put.key);
+    object_change_end(s, &change);
     if (r < 0)
         return r;
     t->completed = true;

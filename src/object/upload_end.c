@@ -144,7 +144,8 @@ static void publish(struct ending *x, struct extent *copy, const struct attr *at
 }
 
 /* What was completed is what every later open finds, unless another change of the key overlapped. */
-static void make_current(struct ending *x, const struct attr *attr, uint64_t generation)
+static void make_current(struct ending *x, const struct attr *attr, uint64_t generation,
+                         struct object_change *change)
 {
     struct object_service *s = x->service;
     struct opening opening = {.bucket = x->upstream->bucket, .key = x->record.key};
@@ -152,6 +153,7 @@ static void make_current(struct ending *x, const struct attr *attr, uint64_t gen
     object_opening_enter(s, &opening);
     bool current = x->answer_is_own && object_making_begin_own(s, &opening, generation, attr->etag);
     if (current) {
+        object_change_end_known(s, change);
         generation = mirror_changed(s->mirror, opening.bucket, opening.key);
         if (copy &&
             bucket_keep(opening.bucket, opening.key) != RULE_KEEP_NEVER && /* since it began, perhaps */
@@ -165,7 +167,7 @@ static void make_current(struct ending *x, const struct attr *attr, uint64_t gen
     }
     object_opening_leave(s, &opening);
     if (!current)
-        (void)object_forget_key(s, opening.bucket, opening.key);
+        object_change_end(s, change);
 }
 
 static struct attr completed_attr(struct ending *x, const struct origin_attr *answer, struct slice checksum,
@@ -192,7 +194,9 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
                              .if_match = q->if_match,
                              .if_none_match = q->if_none_match != 0};
     struct origin_attr answer;
+    struct object_change change;
     uint64_t confirmed_ns = sys->real_ns();
+    object_change_begin(s, &change, x->upstream->bucket, put.key);
     uint64_t generation = object_forget_key(s, x->upstream->bucket, put.key);
     int r = upstream_upload_complete(x->upstream, &put, x->record.origin_id, x->parts, x->n, x->total,
                                      x->arena, &answer, e);
@@ -200,7 +204,7 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
     if (r == 0 && !x->answer_is_own)
         r = upstream_head(x->upstream, put.key, SLICE_NULL, x->arena, &answer, e);
     if (r < 0) {
-        (void)object_forget_key(s, x->upstream->bucket, put.key);
+        object_change_end(s, &change);
         return r;
     }
     *ret = completed_attr(x, &answer, q->checksum, confirmed_ns);
@@ -216,7 +220,7 @@ static int complete_at_origin(struct ending *x, const struct wire_upload_complet
     if (!x->gone)
         log_warn("object", "%s/" SLICE_FMT ": completed, but the upload's record stays: %s",
                  x->upstream->bucket->name, SLICE_ARG(put.key), local.text);
-    make_current(x, ret, generation);
+    make_current(x, ret, generation, &change);
     metrics_add(
         metrics_series(METRIC_WRITTEN_BYTES, x->upstream->bucket->name, object_via_name(q->via), NULL),
         x->total);

@@ -834,13 +834,14 @@ static int send_file(struct writer *w, const struct wire_put_commit_req *q, stru
 }
 
 /* Makes what was sent what every later open finds, unless another change of the key overlapped. */
-static void make_current(struct writer *w, bool keep, const struct attr *attr)
+static void make_current(struct writer *w, bool keep, const struct attr *attr, struct object_change *change)
 {
     struct object_service *s = w->service;
     struct opening opening = {.bucket = w->upstream->bucket, .key = w->put.key};
     object_opening_enter(s, &opening);
     bool current = w->answer_is_own && object_making_begin_own(s, &opening, w->generation, w->answer.etag);
     if (current) {
+        object_change_end_known(s, change);
         w->generation = mirror_changed(s->mirror, opening.bucket, opening.key);
         /* Readers have it of write-back, and the cache when it was sent; so does who renamed it meanwhile the
          * file that was kept once. */
@@ -859,27 +860,29 @@ static void make_current(struct writer *w, bool keep, const struct attr *attr)
     if (!keep && w->file.is_kept && w->file.may_change)
         back_end_live(s->back, w->upstream->bucket, w->put.key, w->answer.etag);
     if (!current)
-        (void)forget_key(w);
+        object_change_end(s, change);
 }
 
 static int commit(struct writer *w, const struct wire_put_commit_req *q, struct arena *a,
                   struct wire_attr *ret, struct err *e)
 {
+    struct object_change change;
     int r = check_commit(w, q, e);
     w->is_unmapped = q->flags & WIRE_UNMAPPED;
+    object_change_begin(w->service, &change, w->upstream->bucket, w->put.key);
     if (r == 0 && q->flags & WIRE_META)
         take_meta(w, q->meta);
     if (r == 0)
         r = send_file(w, q, e);
     if (r < 0) {
-        (void)forget_key(w); /* what was read meanwhile may be from before or after */
+        object_change_end(w->service, &change); /* what was read meanwhile may be from before or after */
         return r;
     }
     writer_complete_upload(w, q);
     if (!(q->flags & WIRE_KEEP))
         writer_stage_upload(w, q->size);
     struct attr attr = committed_attr(w, q, a);
-    make_current(w, q->flags & WIRE_KEEP, &attr);
+    make_current(w, q->flags & WIRE_KEEP, &attr, &change);
     attr_to_wire(&attr, a, ret);
     return 0;
 }

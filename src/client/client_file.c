@@ -7,7 +7,8 @@
  *
  * Invariants:
  *  1. All bytes are of the version whose ETag was seen at open: a file is opened again only with If-Match, by
- * the name and the ETag that it has since it was renamed.
+ * the name and the ETag that it has since it was renamed. Of an origin that tells no version it is the same one
+ * only in the same file of the cache.
  *  2. A read from the descriptor lies in a range that the node has said to be there, on this very descriptor:
  * `ready` is forgotten with the descriptor.
  *  3. A descriptor is closed only when no read uses it: a reopened file keeps the old ones until then (struct
@@ -221,6 +222,21 @@ static void learn_etag_locked(struct client_file *f, const char *asked, struct s
     f->now_etag = slice_dup(found);
 }
 
+/* Both descriptors are open, so that the number is of one file all the while. */
+static bool is_same_file(const struct source *x, const struct source *y)
+{
+    struct stat a, b;
+    return x->fd >= 0 && y->fd >= 0 && sys->fstat(x->fd, &a) == 0 && sys->fstat(y->fd, &b) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* Whether what was opened anew is another version than the one before. */
+static bool is_another(const struct client_file *f, const char *etag, const struct source *lost,
+                       const struct source *s, const struct wire_attr *now)
+{
+    return now->size_bytes != f->attr.size_bytes || (!etag[0] && !is_same_file(lost, s));
+}
+
 /* The source's session is over, or what it was opened as has another name: opens the same version anew,
  * unless another thread did so already. */
 static int reopen(struct client_file *f, const struct source *lost, struct err *e)
@@ -245,8 +261,8 @@ static int reopen(struct client_file *f, const struct source *lost, struct err *
     struct wire_open_rep rep;
     struct source *s = NULL;
     int r = ask_open(f->c, &o, &b, &rep, &s, e);
-    bool changed =
-        r == ERR_PRECONDITION || r == -ENOENT || (r == 0 && rep.attr.size_bytes != f->attr.size_bytes);
+    bool changed = r == ERR_PRECONDITION || r == -ENOENT ||
+                   (r == 0 && is_another(f, etag, lost, s, &rep.attr));
     if (r < 0 && !changed)
         return r;
     lock_take(&f->lock);

@@ -1,7 +1,8 @@
 /*
  * One object open for reading. All bytes that it ever gives are of the version it was opened with: when the
  * node restarts, the file is opened again by that version's ETag, and reading goes on; when the object is
- * another one by then, every later read fails with -ESTALE.
+ * another one by then, or nobody can tell (an origin with neither ETags nor times, and another file of the
+ * cache, or none), every later read fails with -ESTALE.
  *
  * Where the node passes descriptors, bytes are read from the cache's own file; else they come inline.
  */

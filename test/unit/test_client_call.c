@@ -554,6 +554,44 @@ static void test_file_whose_version_is_gone(void **state)
     client_file_close(file);
 }
 
+/* Of an origin that tells neither ETags nor times nobody knows which version it has: after a restart it is the
+ * one that was open where it is the same file of the cache, and else it is none. (Without is_same_file in
+ * client_file.c a file went on with whatever had as many bytes.) */
+static void test_file_without_a_version(void **state)
+{
+    struct fake *f = *state;
+    _cleanup_(client_freep) struct client *c = connect_to(f, 0);
+    struct client_file_open o = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+    struct client_file *file, *inline_file;
+    struct err e = {0};
+    char p[10];
+    atomic_store(&f->etag, "");
+    assert_int_equal(client_file_open(c, &o, &inline_file, &e), 0);
+    expect_bytes(inline_file, 1000, 5000);
+    fake_stop(f);
+    atomic_store(&f->gives_fds, true);
+    fake_start(f);
+    assert_int_equal(client_file_open(c, &o, &file, &e), 0);
+    expect_bytes(file, 1000, 5000);
+    assert_int_equal(client_file_pread(inline_file, p, sizeof(p), 0, &e), -ESTALE);
+    client_file_close(inline_file);
+    fake_stop(f);
+    fake_start(f);
+    expect_bytes(file, 200000, 5000);
+    fake_stop(f);
+    _cleanup_free_ char *bytes = malloc(BODY_BYTES);
+    for (uint64_t i = 0; i < BODY_BYTES; i++)
+        bytes[i] = content(i);
+    assert_int_equal(sys_write_file_atomic(f->file, bytes, BODY_BYTES, 0600), 0); /* another inode */
+    assert_int_equal(close(f->extent_fd), 0);
+    f->extent_fd = open(f->file, O_RDONLY | O_CLOEXEC);
+    assert_true(f->extent_fd >= 0);
+    fake_start(f);
+    assert_int_equal(client_file_pread(file, p, sizeof(p), 0, &e), -ESTALE);
+    assert_int_equal(client_file_pread(file, p, sizeof(p), 0, &e), -ESTALE);
+    client_file_close(file);
+}
+
 struct reading {
     struct client_file *file;
     atomic_bool stop;
@@ -928,6 +966,7 @@ int main(void)
         NODE_TEST(test_no_room_for_a_descriptor),
         NODE_TEST(test_no_room_for_a_connection),
         NODE_TEST(test_file_survives_a_restart),
+        NODE_TEST(test_file_without_a_version),
         NODE_TEST(test_file_whose_version_is_gone),
         NODE_TEST(test_restarts_under_readers),
         NODE_TEST(test_opened_again_once),

@@ -465,6 +465,21 @@ static bool any_doomed_waits(struct disk *d)
     return d->n_doomed > 0;
 }
 
+static bool is_of_key(const struct extent *x, struct slice key)
+{
+    return !x->batch_staged && slice_eq(x->key, key); /* a staged one may be getting its key just now */
+}
+
+/* One of the same key is in the group, and was replaced since: its entry is to be found like any other that
+ * this one takes the place of. */
+static int commit_former(struct group *g, const struct extent *x)
+{
+    size_t i = 0;
+    while (i < g->n_extents && !is_of_key(g->extents[i], x->key))
+        i++;
+    return i < g->n_extents ? group_commit(g) : 0;
+}
+
 /* The deletion of the entry of before, if there is one, comes after this one (add_dead_entry), which takes
  * its place: it goes with this commit, and counts no more. 1, 0, or an error, after which nothing is known.
  */
@@ -493,8 +508,9 @@ static void take_snapshot_locked(struct extent *x, struct snapshot *ret)
         ret->news[i] = (struct news){x->pending[i], i};
 }
 
-/* Puts one extent into the group, or lets go of it when it is dead, or queues it again. */
-static void add_extent(struct group *g, struct extent *x)
+/* Puts one extent into the group, or lets go of it when it is dead, or queues it again. An error of a commit,
+ * after which the round is over. */
+static int add_extent(struct group *g, struct extent *x)
 {
     struct snapshot s;
     lock_take(&x->lock);
@@ -504,7 +520,7 @@ static void add_extent(struct group *g, struct extent *x)
     if (x->dead) {
         lock_drop(&x->lock);
         extent_unref(x);
-        return;
+        return 0;
     }
     take_snapshot_locked(x, &s);
     if (s.n_news > 0)
@@ -517,17 +533,21 @@ static void add_extent(struct group *g, struct extent *x)
         encode_entry_locked(g, x);
     x->entry_changed = x->chunks_changed = false;
     lock_drop(&x->lock);
-    int r = s.n_blocks > 1 || x->batch_staged ? add_chunks(g, x, &s) : 0;
+    bool may_replace = !x->batch_staged && !x->recorded && any_doomed_waits(g->d);
+    int committed = may_replace ? commit_former(g, x) : 0, r = committed;
+    if (r == 0 && (s.n_blocks > 1 || x->batch_staged))
+        r = add_chunks(g, x, &s);
     free(s.news);
-    if (r == 0 && !x->batch_staged && !x->recorded && any_doomed_waits(g->d))
+    if (r == 0 && may_replace)
         r = discount_former(g, x);
     if (r < 0) {
         requeue_extent(x);
-        return;
+        return committed;
     }
     if (!x->batch_staged)
         add_entry(g, x);
     g->extents[g->n_extents++] = x;
+    return 0;
 }
 
 /* ---- the thread ---- */
@@ -552,8 +572,8 @@ static void round_run(struct group *g, struct extent *dirty, struct doomed *doom
     while (dirty) {
         struct extent *next = dirty->next_dirty;
         if (r == 0) {
-            add_extent(g, dirty);
-            r = group_commit_if_full(g);
+            r = add_extent(g, dirty);
+            r = r < 0 ? r : group_commit_if_full(g);
         } else {
             __atomic_store_n(&dirty->left, true, __ATOMIC_RELEASE);
             lock_take(&g->d->lock);

@@ -162,16 +162,30 @@ static void test_a_replacement_of_a_record_that_cannot_be_read(void **state)
 static struct {
     struct store *s;
     struct extent *x; /* staged; NULL: it was published */
+    struct extent *next; /* likewise, of 100 bytes */
+    uint64_t x_bytes;
+    bool is_at_it;
 } publishing;
 
-/* When the writer, which has begun a round, reads a chunk record. */
+static void publish(struct extent *x, uint64_t size_bytes)
+{
+    const struct store_new n = {.key = SLICE_LIT("k"), .size_bytes = size_bytes};
+    assert_int_equal(store_publish(publishing.s, x, &n, NULL), 0);
+    extent_unref(x);
+}
+
+/* When the writer, which has begun a round, reads a chunk record; and the next one when it has that in the
+ * group, and looks for the entry of before. */
 static bool publish_now(struct slice key)
 {
-    const struct store_new n = {.key = SLICE_LIT("k"), .size_bytes = 100};
-    struct extent *x = key.p[0] == 'c' ? TAKE_PTR(publishing.x) : NULL;
-    if (x)
-        assert_int_equal(store_publish(publishing.s, x, &n, NULL), 0);
-    extent_unref(x);
+    if (publishing.is_at_it)
+        return false;
+    publishing.is_at_it = true;
+    if (publishing.x && key.p[0] == 'c')
+        publish(TAKE_PTR(publishing.x), publishing.x_bytes);
+    else if (!publishing.x && publishing.next && slice_eq_str(key, "ok"))
+        publish(TAKE_PTR(publishing.next), 100);
+    publishing.is_at_it = false;
     return false;
 }
 
@@ -192,6 +206,7 @@ static void test_a_replacement_that_is_published_during_a_round(void **state)
     assert_int_equal(store_create(f.s, &n, &y, NULL), 0);
     assert_int_equal(fill_range(y, 3, 0, MIB), 0);
     publishing.s = f.s;
+    publishing.x_bytes = 100;
     assert_int_equal(store_stage(f.s, SLICE_LIT("k"), 0, &publishing.x, NULL), 0);
     assert_int_equal(extent_write(publishing.x, p, 100, 0), 0);
     writer_drain(d);
@@ -210,6 +225,50 @@ static void test_a_replacement_that_is_published_during_a_round(void **state)
     fixture_abandon(&f);
     fixture_open(&f);
     assert_true(is_whole(f.s, "k", 2, 100));
+    assert_int_equal(disk_status(f.s, 0).used_bytes, 3 * MIB + 4096);
+    fixture_fini(&f);
+    testkv_reset();
+}
+
+/* Nor is the former one taken off twice when the new one is itself replaced by such an extent before the
+ * commit. (Without commit_former the bytes of the one in between counted for ever, and those of the former one
+ * were taken off once too often.) */
+static void test_two_replacements_that_are_published_during_a_round(void **state)
+{
+    struct fixture f;
+    struct extent *y = NULL;
+    struct store_new n = {.key = SLICE_LIT("y"), .size_bytes = 3 * MIB};
+    _cleanup_free_ char *p = content_new(2, 0, MIB), *q = content_new(4, 0, 100);
+    fixture_init(&f, 1, 64 * MIB);
+    testkv_use();
+    fixture_open(&f);
+    struct disk *d = &f.s->disks[0];
+    put(f.s, "k", 1, 3 * MIB);
+    assert_int_equal(store_create(f.s, &n, &y, NULL), 0);
+    assert_int_equal(fill_range(y, 3, 0, MIB), 0);
+    publishing.s = f.s;
+    publishing.x_bytes = MIB;
+    assert_int_equal(store_stage(f.s, SLICE_LIT("k"), 0, &publishing.x, NULL), 0);
+    assert_int_equal(extent_write(publishing.x, p, MIB, 0), 0);
+    assert_int_equal(store_stage(f.s, SLICE_LIT("k"), 0, &publishing.next, NULL), 0);
+    assert_int_equal(extent_write(publishing.next, q, 100, 0), 0);
+    writer_drain(d);
+    hold_writer(d, true);
+    assert_int_equal(fill_range(y, 3, MIB, 2 * MIB), 0);
+    writer_queue(publishing.x);
+    writer_queue(publishing.next);
+    testkv_get_fails = publish_now;
+    hold_writer(d, false);
+    writer_drain(d);
+    testkv_get_fails = NULL;
+    assert_true(!publishing.x && !publishing.next);
+    writer_drain(d);
+    assert_int_equal(counted_extents(d), 2);
+    assert_int_equal(count_chunks(f.s), 1);
+    extent_unref(y);
+    fixture_abandon(&f);
+    fixture_open(&f);
+    assert_true(is_whole(f.s, "k", 4, 100));
     assert_int_equal(disk_status(f.s, 0).used_bytes, 3 * MIB + 4096);
     fixture_fini(&f);
     testkv_reset();
@@ -561,6 +620,7 @@ int main(void)
         cmocka_unit_test(test_a_removal_waits_for_a_record_that_cannot_be_read),
         cmocka_unit_test(test_a_replacement_of_a_record_that_cannot_be_read),
         cmocka_unit_test(test_a_replacement_that_is_published_during_a_round),
+        cmocka_unit_test(test_two_replacements_that_are_published_during_a_round),
         cmocka_unit_test(test_a_record_that_cannot_be_read_is_not_damaged),
         cmocka_unit_test(test_a_stop_while_the_index_cannot_be_read),
         cmocka_unit_test(test_fills_go_on_while_the_index_cannot_be_read),

@@ -164,25 +164,50 @@ static int validate(struct kind_work *w, const struct kind_object *o, struct err
     return rep.state == WIRE_CONFIRM_CHANGED || rep.state == WIRE_CONFIRM_GONE ? KIND_WORKED : KIND_SKIPPED;
 }
 
-/* The store writes its index behind what it does; a listing of it waits until that is written. */
-static int keep_cached(struct object_session *session, struct slice bucket, struct err *e)
+static int ask_cached(struct object_session *session, struct slice bucket, struct slice key, uint32_t flags,
+                      struct err *e)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
-    struct wire_cached_req req = {.bucket = bucket, .max = 1};
+    struct wire_cached_req req = {.bucket = bucket, .prefix = key, .max = 1, .flags = flags};
     struct wire_cached_rep rep;
     return object_cached(session, &req, a, &rep, e);
+}
+
+/* The store writes its index behind what it does; a listing of it waits until that is written. Where it cannot
+ * be, what was dropped does not count after the next start (object_note_forgetful). */
+static int keep_dropped(struct object_session *session, struct slice bucket, struct err *e)
+{
+    return ask_cached(session, bucket, SLICE_NULL, /* flags= */ 0, e);
+}
+
+static int keep_cached(struct object_session *session, struct slice bucket, struct err *e)
+{
+    return ask_cached(session, bucket, SLICE_NULL, WIRE_FRESH, e);
+}
+
+static int kept_cached(struct object_session *session, struct slice bucket, struct slice key, struct err *e)
+{
+    return ask_cached(session, bucket, key, WIRE_EXACT | WIRE_FRESH, e);
 }
 
 /* X(name, doc, over, source, target, has_manifest, work, keep, sweep) */
 #define KINDS(X)                                                                                             \
     X(prefetch, "fetch objects into the cache", ORIGIN, BUCKET, NOWHERE, false, prefetch, keep_cached, NULL) \
-    X(evict, "drop cached data", HERE, BUCKET, NOWHERE, false, evict, keep_cached, NULL)                     \
+    X(evict, "drop cached data", HERE, BUCKET, NOWHERE, false, evict, keep_dropped, NULL)                    \
     X(validate, "compare what is cached with the origin", CACHE, BUCKET, NOWHERE, false, validate,           \
-      keep_cached, NULL)                                                                                     \
+      keep_dropped, NULL)                                                                                    \
     X(copy, "copy objects to another place", ORIGIN, EITHER, EITHER, false, kind_copy, NULL, NULL)           \
     X(sync, "make the target as the source", ORIGIN, EITHER, EITHER, false, kind_sync, NULL, kind_sweep)     \
     X(export, "copy objects to an origin", ORIGIN, BUCKET, URL, true, kind_export, NULL, NULL)               \
     X(import, "copy objects from an origin", ORIGIN, URL, BUCKET, false, kind_import, NULL, NULL)
+
+#define KEPT_prefetch kept_cached
+#define KEPT_evict    NULL
+#define KEPT_validate NULL
+#define KEPT_copy     NULL
+#define KEPT_sync     NULL
+#define KEPT_export   NULL
+#define KEPT_import   NULL
 
 #define DIR_export   kind_export_dir
 #define DIR_import   kind_import_dir
@@ -194,7 +219,8 @@ static int keep_cached(struct object_session *session, struct slice bucket, stru
 
 static const struct kind kinds[] = {
 #define X(name, doc, over, source, target, manifest, work, keep, sweep)                                      \
-    {#name, doc, KIND_OVER_##over, KIND_##source, KIND_##target, manifest, work, keep, DIR_##name, sweep},
+    {#name,       doc,        KIND_OVER_##over, KIND_##source, KIND_##target, manifest, work, keep,        \
+     KEPT_##name, DIR_##name, sweep},
     KINDS(X)
 #undef X
 };

@@ -82,6 +82,9 @@ struct kind {
     /* Before objects that were worked on count as done for good: what was done to them outlives kill -9.
      * NULL: it does when work returns. */
     int (*keep)(struct object_session *session, struct slice bucket, struct err *e);
+    /* Of one of them, where keep gave -EIO: an error when it is one of those that do not. NULL: keep gives no
+     * -EIO. */
+    int (*kept)(struct object_session *session, struct slice bucket, struct slice key, struct err *e);
     /* After a walk whose target has_dirs: the same for the key of a directory. NULL: none. */
     int (*dir)(struct kind_work *w, const struct kind_object *o, struct err *e);
     /* With --delete, after a walk without failures: an object of the target. NULL: none. */

@@ -43,6 +43,7 @@
 #define SMALL_BYTES    MIB /* one block: a prefetch fetches it in one request by its own thread */
 #define WAIT_NS        ((uint64_t)100000000)
 #define NOTES_COMMIT   500 /* notes that a checkpoint waits for at most */
+#define DONE_COMMIT    4096 /* objects that are done, likewise, where they are remembered */
 #define ARENA_BYTES    (32 * MIB)
 #define REQUESTS_MIN   16 /* that uploads in several may have together, however few objects are worked on */
 /* Of a listing that is counted so much is kept for the walk: some thousand objects are not listed twice. */
@@ -62,6 +63,15 @@ struct item {
     bool modes_lost;
     char *reason; /* of an error */
     char *line;   /* of the manifest */
+};
+
+/* What was settled as done since the last commit. */
+struct done {
+    struct done *next;
+    char *key;
+    size_t key_n;
+    uint64_t bytes;
+    bool is_skipped;
 };
 
 struct run {
@@ -91,7 +101,8 @@ struct run {
     struct kind_witness witness; /* has a lock of its own */
     /* The job's thread: */
     struct job_note *notes;
-    unsigned n_notes;
+    struct done *done; /* where the kind may find that it is not kept */
+    unsigned n_notes, n_done;
     uint64_t committed_ns;
 };
 
@@ -356,6 +367,30 @@ static void note(struct run *r, struct item *it)
     r->n_notes++;
 }
 
+static void note_done(struct run *r, const struct item *it)
+{
+    struct done *d = calloc(1, sizeof(*d));
+    assert(d);
+    *d = (struct done){.next = r->done,
+                       .key = slice_dup(slice_of(it->key, it->key_n)),
+                       .key_n = it->key_n,
+                       .bytes = it->bytes,
+                       .is_skipped = it->result == KIND_SKIPPED};
+    r->done = d;
+    r->n_done++;
+}
+
+static void done_free(struct run *r)
+{
+    while (r->done) {
+        struct done *d = r->done;
+        r->done = d->next;
+        free(d->key);
+        free(d);
+    }
+    r->n_done = 0;
+}
+
 static void settle_one(struct run *r, struct item *it)
 {
     struct job_record *rec = &r->job->record;
@@ -379,6 +414,8 @@ static void settle_one(struct run *r, struct item *it)
         rec->done_bytes += it->bytes;
         rec->skipped_objects += it->result == KIND_SKIPPED;
         rec->failed_objects -= again ? 1 : 0;
+        if (r->kind->kept)
+            note_done(r, it);
     } else {
         rec->failed_objects += again ? 0 : 1;
     }
@@ -409,10 +446,48 @@ static int settle(struct run *r, struct err *e)
     }
 }
 
-/* What the counters say is done must not come undone by a kill. */
+/* What was settled as done has failed. */
+static void take_back(struct run *r, const struct done *d, int code, const struct err *why)
+{
+    struct job_record *rec = &r->job->record;
+    struct slice key = slice_of(d->key, d->key_n);
+    struct job_note *f = r->notes;
+    LOCK_SCOPE(&r->jobs->lock);
+    rec->done_objects--;
+    rec->done_bytes -= d->bytes;
+    rec->skipped_objects -= d->is_skipped;
+    rec->failed_objects++;
+    while (f && !slice_eq(slice_of(f->key, f->key_n), key)) /* that it failed before and is done now */
+        f = f->next;
+    if (!f) {
+        struct item it = {.key = slice_dup(key), .key_n = key.n};
+        note(r, &it);
+        f = r->notes;
+    }
+    f->code = code;
+    free(f->reason);
+    f->reason = slice_dup(slice_str(why->text));
+}
+
+/* What the counters say is done must not come undone by a kill: where an index cannot be written it is looked
+ * which objects that is true of. */
 static int keep(struct run *r, struct err *e)
 {
-    return r->has_ends && r->kind->keep ? r->kind->keep(r->session, r->ends.source_bucket, e) : 0;
+    struct slice bucket = r->has_ends ? r->ends.source_bucket : SLICE_NULL;
+    struct err local = {0};
+    int k = r->has_ends && r->kind->keep ? r->kind->keep(r->session, bucket, &local) : 0;
+    if (k < 0 && !(k == -EIO && r->kind->kept)) {
+        *e = local;
+        return k;
+    }
+    for (const struct done *d = k < 0 ? r->done : NULL; d; d = d->next) {
+        struct err why = {0};
+        int lost = r->kind->kept(r->session, bucket, slice_of(d->key, d->key_n), &why);
+        if (lost < 0)
+            take_back(r, d, lost, &why);
+    }
+    done_free(r);
+    return 0;
 }
 
 static int commit(struct run *r, struct err *e)
@@ -432,7 +507,8 @@ static int commit(struct run *r, struct err *e)
 
 static int checkpoint(struct run *r, struct err *e)
 {
-    bool due = sys->mono_ns() - r->committed_ns >= JOBS_CHECKPOINT_NS || r->n_notes >= NOTES_COMMIT;
+    bool due = sys->mono_ns() - r->committed_ns >= JOBS_CHECKPOINT_NS || r->n_notes >= NOTES_COMMIT ||
+               r->n_done >= DONE_COMMIT;
     return due ? commit(r, e) : 0;
 }
 
@@ -850,6 +926,7 @@ static void run_free(struct run *r)
     for (size_t i = 0; i < WINDOW; i++)
         item_clear(&r->items[i]);
     job_notes_free(r->notes);
+    done_free(r);
     pages_free(r->counted);
     filter_free(r->filter);
     cond_fini(&r->work_there);

@@ -436,7 +436,8 @@
  * asked. `entries` holds encoded struct wire_cached. flags: WIRE_EXACT (only the object whose key is
  * `prefix`, with what arrived a moment ago), or WIRE_UNSENT (instead, the objects that were written and are
  * not in the origin yet); without the latter also WIRE_ETAG (entries say of which version they are:
- * WIRE_CACHED_VERSION; nodes before 2026-11-28 say it of none).
+ * WIRE_CACHED_VERSION; nodes before 2026-11-28 say it of none), and WIRE_FRESH (-EIO where kill -9 would lose
+ * some of what is cached by now, as an index cannot be written: with WIRE_EXACT, of that object).
  */
 #define WIRE_REQ_cached(F) F(str, bucket) F(str, prefix) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_cached(F) F(str, entries) F(u32, n_entries) F(u32, truncated)

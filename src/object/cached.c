@@ -12,8 +12,8 @@ static_assert(STORE_LIST_MAX * (ORIGIN_KEY_MAX_BYTES + ORIGIN_ETAG_MAX + ITEM_BY
               "a page holds as much as is asked for at most");
 
 /* One object, with what is in memory only. */
-static int64_t list_exact(struct object_service *s, const struct bucket *b, struct slice key,
-                          struct store_listed *ret)
+static int64_t list_exact(struct object_service *s, const struct bucket *b, struct slice key, uint32_t flags,
+                          struct store_listed *ret, struct err *e)
 {
     _cleanup_buf_ struct buf k = BUF_INIT(ENTRY_KEY_MAX);
     object_store_key(b, key, &k);
@@ -21,14 +21,20 @@ static int64_t list_exact(struct object_service *s, const struct bucket *b, stru
     int r = store_find(s->config.store, buf_view(&k), &x);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
+    r = flags & WIRE_FRESH ? extent_record_blocks(x) : 0;
+    if (r < 0)
+        return err_set(e, r, "the index of its disk cannot be written");
     *ret = (struct store_listed){.size_bytes = extent_size(x), .present_bytes = extent_present_bytes(x)};
     return 1;
 }
 
 static int64_t list_below(struct object_service *s, const struct bucket *b, const struct wire_cached_req *req,
-                          size_t max, struct arena *a, struct store_listed *ret)
+                          size_t max, struct arena *a, struct store_listed *ret, struct err *e)
 {
     _cleanup_buf_ struct buf prefix = BUF_INIT(ENTRY_KEY_MAX), after = BUF_INIT(ENTRY_KEY_MAX);
+    int r = req->flags & WIRE_FRESH ? store_record(s->config.store, e) : 0;
+    if (r < 0)
+        return r;
     object_store_key(b, req->prefix, &prefix);
     object_store_key(b, req->after, &after);
     return store_list(s->config.store, buf_view(&prefix), buf_view(&after), max, a, ret);
@@ -94,11 +100,11 @@ int op_cached(struct object_session *ses, const struct wire_cached_req *req, str
     bool tells_version = req->flags & WIRE_ETAG && !unsent;
     size_t max = exact || req->max == 0 ? 1 : MIN(req->max, (uint32_t)STORE_LIST_MAX);
     struct store_listed *l = arena_zalloc(a, max * sizeof(*l));
-    int64_t n = exact    ? list_exact(s, b, req->prefix, l)
+    int64_t n = exact    ? list_exact(s, b, req->prefix, req->flags, l, e)
                 : unsent ? list_unsent(s, b, req, max, a, l, e)
-                         : list_below(s, b, req, max, a, l);
+                         : list_below(s, b, req, max, a, l, e);
     if (n < 0)
-        return err_errno(e, (int)n, "bucket %s: list what is cached", b->name);
+        return err_prefix(e, (int)n, "bucket %s: list what is cached", b->name);
     size_t skip = unsent ? UNSENT_KEY_AT : PLACE_BYTES;
     _cleanup_buf_ struct buf out = BUF_INIT(PAGE_MAX_BYTES);
     _cleanup_(arena_freep) struct arena *scratch = arena_new(ATTR_ARENA);

@@ -230,6 +230,18 @@ int extent_record_attr(struct extent *x)
     return x->dirty || __atomic_load_n(&x->left, __ATOMIC_ACQUIRE) ? -EIO : 0;
 }
 
+/* As of a round that failed after it was called nothing is under way without a mark: what is queued is dirty,
+ * and what the round could not commit was left. */
+int extent_record_blocks(struct extent *x)
+{
+    struct disk *d = x->disk;
+    assert(x->magic == EXTENT_MAGIC);
+    if (writer_drain(d))
+        return 0;
+    LOCK_SCOPE(&d->lock);
+    return x->dirty || __atomic_load_n(&x->left, __ATOMIC_ACQUIRE) ? -EIO : 0;
+}
+
 bool extent_is_dead(struct extent *x)
 {
     return __atomic_load_n(&x->dead, __ATOMIC_ACQUIRE);

@@ -146,6 +146,9 @@ struct store_listed {
     struct slice key; /* in the arena */
     uint64_t size_bytes, present_bytes, last_read_ms;
 };
+/* Waits until all that was cached so far survives kill -9. -EIO: not all of it does, as an index cannot be
+ * written just now. */
+int store_record(struct store *s, struct err *e);
 /* Entries whose key begins with prefix and comes after `after`, in byte order over all disks, at most max (at
  * most STORE_LIST_MAX); fewer means the end. How many, or an error of an index. Changes nothing. */
 #define STORE_LIST_MAX 1000
@@ -182,6 +185,8 @@ struct slice extent_attr_in(struct extent *x, struct arena *a);
 int extent_set_attr(struct extent *x, struct slice attr);
 /* Waits until what was set survives kill -9. -EIO. */
 int extent_record_attr(struct extent *x);
+/* The same of its blocks. -EIO: the index cannot be written just now. */
+int extent_record_blocks(struct extent *x);
 /* All blocks present and trusted; verifies up to 16 suspect ones itself. */
 bool extent_is_complete(struct extent *x);
 bool extent_is_dead(struct extent *x); /* replaced, removed or evicted */

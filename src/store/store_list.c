@@ -91,6 +91,17 @@ int64_t store_list(struct store *s, struct slice prefix, struct slice after, siz
     return r < 0 ? r : (int64_t)n;
 }
 
+int store_record(struct store *s, struct err *e)
+{
+    int r = 0;
+    for (size_t i = 0; i < s->n_disks && !s->read_only; i++) {
+        struct disk *d = &s->disks[i];
+        if (!writer_drain(d) && r == 0)
+            r = err_set(e, -EIO, "disk %s: its index cannot be written", d->path);
+    }
+    return r;
+}
+
 bool store_would_evict(struct store *s, const struct store_listed *l, struct slice newcomer)
 {
     uint64_t now = store_now_ms();

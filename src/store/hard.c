@@ -148,6 +148,13 @@ static void count_unsettled(struct disk *d, int n)
     d->hard->unsettled += (uint64_t)(int64_t)n;
 }
 
+void hard_set_twice_locked(struct hard *h, bool counts_twice)
+{
+    LOCK_SCOPE(&h->disk->lock);
+    h->disk->hard->twice += (uint64_t)counts_twice - (uint64_t)h->counts_twice;
+    h->counts_twice = counts_twice;
+}
+
 static void count_bytes(struct disk *d, int64_t n)
 {
     LOCK_SCOPE(&d->lock);
@@ -185,6 +192,7 @@ static void account(struct hard *h, uint64_t allocated, bool also_sealed)
 static void forget(struct hard *h)
 {
     account(h, 0, /* also_sealed= */ true);
+    hard_set_twice_locked(h, false);
     if (!h->sealed)
         count_unsettled(h->disk, -1);
 }
@@ -254,6 +262,8 @@ void hard_set_sealed_locked(struct hard *h, bool sealed)
     if (h->sealed != sealed)
         count_unsettled(h->disk, sealed ? -1 : 1);
     h->sealed = sealed;
+    if (sealed)
+        hard_set_twice_locked(h, false);
 }
 
 void hard_note_removed(struct hard *h)
@@ -390,6 +400,7 @@ static void loaded(struct hard_shard *t, struct hard *h, const struct loaded *l,
         h->charged = h->written = h->allocated = l->allocated;
     if (!h->sealed)
         count_unsettled(h->disk, 1);
+    hard_set_twice_locked(h, l->is_counted && !l->sealed);
 }
 
 /* Counts what an unsettled extent occupies that was not known before. */
@@ -718,5 +729,5 @@ void hard_status(struct disk *d, struct store_disk_status *ret)
     LOCK_SCOPE(&d->lock);
     ret->hard_bytes = d->hard->bytes;
     ret->hard_unsettled = d->hard->unsettled;
-    ret->hard_extents = d->hard->count.extents + d->hard->unsettled;
+    ret->hard_extents = d->hard->count.extents + d->hard->unsettled - d->hard->twice;
 }

@@ -50,6 +50,7 @@ struct hard {
     bool removed;
     bool lost; /* could not be loaded; not in the table */
     bool sealed;
+    bool counts_twice;   /* not sealed, and counted by its hard record, which is damaged */
     bool head_may_exist; /* sealed, or a commit that sealed or unsealed it failed */
     bool pristine;       /* from the pool, and no descriptor of it left and nobody wrote */
     bool handed;         /* a writable descriptor left and may still be open */
@@ -155,6 +156,7 @@ struct hard_disk {
     struct format_count count; /* as in the index */
     uint64_t bytes;            /* of hard extents in used_bytes */
     uint64_t unsettled;        /* known extents that are not sealed */
+    uint64_t twice;            /* of those, how many `count` has, too */
     struct hard_change *queue, **tail;
     bool leading; /* a thread commits */
     struct cond committed;
@@ -210,6 +212,8 @@ void hard_status(struct disk *d, struct store_disk_status *ret);
 /* Waits until h is not busy. */
 void hard_wait_idle_locked(struct hard_shard *t, struct hard *h);
 void hard_set_sealed_locked(struct hard *h, bool sealed);
+/* Its damaged record is there, or is gone. */
+void hard_set_twice_locked(struct hard *h, bool counts_twice);
 /* Its file is gone. */
 void hard_note_removed(struct hard *h);
 void hard_drop_sums_locked(struct hard *h);

@@ -62,6 +62,8 @@ int hard_begin_writing(struct hard *h, struct err *e)
         h->busy = false;
         h->head_may_exist = r < 0;
         hard_set_sealed_locked(h, false);
+        if (r == 0)
+            hard_set_twice_locked(h, false);
         cond_broadcast(&t->idle);
     }
     h->writers += r == 0;

@@ -775,7 +775,8 @@ static void damage_hard_record(struct store *s, struct id128 id)
 }
 
 /* What a damaged record stands for counts once, whether the file is found, written to, sealed anew or
- * removed. (Without hard_file_bytes it counted once more when it was found, and for ever.) */
+ * removed. (Without hard_file_bytes its bytes counted once more when it was found, and for ever; without
+ * counts_twice the file did, until it was sealed or removed.) */
 static void test_what_a_damaged_record_counts(void **state)
 {
     struct fixture *f = *state;
@@ -796,15 +797,19 @@ static void test_what_a_damaged_record_counts(void **state)
     assert_false(hard_is_sealed(h));
     assert_int_equal(disk_status(f->s, 0).hard_bytes, bytes);
     assert_int_equal(disk_status(f->s, 0).used_bytes, bytes);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 2);
     assert_int_equal(hard_put(h, 2, 0, 100), 0);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 2);
     assert_int_equal(measure_and_settle(f->s, h), 0);
     hard_unref(h);
     assert_int_equal(f->s->disks[0].hard->count.used_bytes, bytes);
     assert_int_equal(f->s->disks[0].hard->count.extents, 2);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 2);
     struct slice gone = location_view(&l[1]);
     assert_int_equal(hard_remove(f->s, &gone, 1, NULL), 0);
     bytes = hard_file_bytes(&f->s->disks[0], id[0]);
     assert_int_equal(disk_status(f->s, 0).hard_bytes, bytes);
+    assert_int_equal(disk_status(f->s, 0).hard_extents, 1);
     stop_and_start(f);
     assert_int_equal(disk_status(f->s, 0).hard_bytes, bytes);
     gone = location_view(&l[0]);

@@ -450,7 +450,8 @@ int http_parse_range(struct slice value, uint64_t size, struct http_range *ret)
     return 0;
 }
 
-/* X(status, reason): RFC 9110 section 15, those that this server or a handler may send. */
+/* X(status, reason): RFC 9110 section 15, and 508 of RFC 5842, those that this server or a handler may send.
+ */
 #define REASONS(X)                                                                                           \
     X(100, "Continue")                                                                                       \
     X(200, "OK")                                                                                             \
@@ -483,7 +484,8 @@ int http_parse_range(struct slice value, uint64_t size, struct http_range *ret)
     X(503, "Service Unavailable")                                                                            \
     X(504, "Gateway Timeout")                                                                                \
     X(505, "HTTP Version Not Supported")                                                                     \
-    X(507, "Insufficient Storage")
+    X(507, "Insufficient Storage")                                                                           \
+    X(508, "Loop Detected")
 
 const char *http_reason(int status)
 {

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/text.h"
 #include "origin/origin_check.h"
 
 #define SETTINGS_MAX_BYTES (64 * KIB)
@@ -16,8 +17,46 @@
 #define PAGE_MAX_BYTES     (2 * MIB)
 #define GUEST_ANSWER_BYTES (64 * KIB)
 
+/* Whether another node leads back here: below a name of which no node on the way remembers anything. */
+static int probe_way(struct upstream *u, struct arena *a, struct err *e)
+{
+    uint8_t random[8];
+    char prefix[32] = ".forebay-way-";
+    struct origin_page page;
+    sys->random(random, sizeof(random));
+    text_hex(random, sizeof(random), prefix + strlen(prefix));
+    struct origin_list l = {.prefix = slice_str(prefix), .max = 1};
+    return origin_list(u->origin, &l, a, &page, e);
+}
+
+static void probing_begin(struct object_service *s, struct probing *x)
+{
+    LOCK_SCOPE(&s->lock);
+    x->next = s->probing;
+    s->probing = x;
+}
+
+static void probing_end(struct object_service *s, struct probing *x)
+{
+    LOCK_SCOPE(&s->lock);
+    struct probing **at = &s->probing;
+    while (*at != x)
+        at = &(*at)->next;
+    *at = x->next;
+}
+
+/* Whether a request for the bucket follows on the question whether an origin may become that bucket's. */
+static bool is_probing(struct object_service *s, struct slice bucket, struct slice trail)
+{
+    LOCK_SCOPE(&s->lock);
+    for (const struct probing *x = s->probing; x; x = x->next)
+        if (slice_eq(bucket, x->bucket) && trail_has(trail, x->name))
+            return true;
+    return false;
+}
+
 /* Asks for one entry: shows that the origin is there, the bucket exists and the keys are right. */
-static int probe(struct bucket *b, struct arena *a, struct err *e)
+static int probe(struct object_service *s, struct bucket *b, struct arena *a, struct err *e)
 {
     _cleanup_(upstream_unrefp) struct upstream *u = NULL;
     int r = upstream_open(b, &u, e);
@@ -25,9 +64,14 @@ static int probe(struct bucket *b, struct arena *a, struct err *e)
         return r;
     struct origin_list l = {.max = 1};
     struct origin_page page;
+    struct probing probing = {.bucket = slice_str(b->name), .name = u->origin->trail.own};
+    probing_begin(s, &probing);
     upstream_enter(u); /* one try: a person waits */
     r = origin_list(u->origin, &l, a, &page, e);
+    if (r == 0 && u->origin->tells_trail)
+        r = probe_way(u, a, e);
     upstream_leave(u, r);
+    probing_end(s, &probing);
     return r;
 }
 
@@ -41,7 +85,7 @@ static int try_new(struct object_service *s, struct slice name, struct slice set
         return err_set(e, ERR_BUCKET_EXISTS, "bucket '%s' exists already", b->name);
     if (r < 0 || bucket_is_scratch(b))
         return r;
-    r = probe(b, a, e);
+    r = probe(s, b, a, e);
     return r < 0 ? err_prefix(e, r, "bucket %s", b->name) : 0;
 }
 
@@ -59,7 +103,7 @@ static int try_changed(struct object_service *s, struct slice name, struct slice
     r = back_check_gone(s->back, old, "change its origin", e); /* what is to be done first is said first */
     if (r < 0)
         return r;
-    r = probe(b, a, e); /* writers are not held up for it */
+    r = probe(s, b, a, e); /* writers are not held up for it */
     return r < 0 ? err_prefix(e, r, "bucket %s stays as it was", b->name) : 0;
 }
 
@@ -129,7 +173,7 @@ int object_guest_open(struct object_service *s, const char *label, struct slice 
     if (r < 0 || !probe_it)
         return r;
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
-    r = probe(b, a, e);
+    r = probe(s, b, a, e);
     if (r < 0)
         object_guest_close(s, ret_name);
     return r;
@@ -247,6 +291,21 @@ bool object_bucket_lifecycle(struct object_service *s, struct slice bucket, stru
     if (buf_str(ret, b->p.s3_lifecycle) < 0)
         buf_clear(ret);
     return bucket_is_scratch(b);
+}
+
+bool object_follow_trail(struct object_service *s, struct slice bucket, struct slice trail)
+{
+    _cleanup_(bucket_unrefp) struct bucket *b = NULL;
+    _cleanup_(upstream_unrefp) struct upstream *u = NULL;
+    if (is_probing(s, bucket, trail))
+        return false;
+    if (bucket_find(s->buckets, bucket, &b, NULL) < 0 || bucket_is_scratch(b) ||
+        object_upstream(s, bucket, &u, NULL) < 0)
+        return true;
+    if (trail_has(trail, u->origin->trail.own))
+        return false;
+    trail_note(&u->origin->trail, trail, sys_mono_ms());
+    return true;
 }
 
 int op_bucket_get(struct object_session *ses, const struct wire_bucket_get_req *req, struct arena *a,

@@ -147,6 +147,10 @@ struct user *object_find_user(struct object_service *s, struct slice access_key,
 
 /* Whether requests without any signature may read the bucket; false when there is none of that name. */
 bool object_anonymous_read(struct object_service *s, struct slice bucket);
+/* A request for the bucket, which may not be there, has this value of TRAIL_HEADER (origin/trail.h), which is
+ * kept for what the bucket's origin is asked. False: its own requests have led here. No operation runs,
+ * nothing is waited for. */
+bool object_follow_trail(struct object_service *s, struct slice bucket, struct slice trail);
 /* The lifecycle rules of a bucket (its property s3.lifecycle), appended; nothing when it has none or is not
  * there. Every S3 request needs them: no operation runs, nothing is waited for. Gives whether its objects
  * have times of change beside those of writing (WIRE_SINCE). */

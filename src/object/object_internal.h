@@ -111,6 +111,13 @@ struct upstream_slot {
     struct upstream *upstream; /* of the bucket's current properties */
 };
 
+/* On the stack of who tries it. */
+struct probing {
+    struct probing *next;
+    struct slice bucket;
+    const char *name; /* its trail's own */
+};
+
 struct object_service {
     uint32_t magic;
     struct object_config config;
@@ -131,6 +138,7 @@ struct object_service {
     atomic_bool stopping_soon, stopping;
     struct lock lock; /* covers what follows */
     struct upstream_slot *upstreams;
+    struct probing *probing; /* origins that are tried before buckets have them */
     struct service_table *services;
     uint64_t doubted_before_ns; /* real time; what the origin confirmed earlier may be wrong; 0: nothing */
     _Atomic uint64_t forgetful; /* of store_n_forgetful, of which the control store knows */

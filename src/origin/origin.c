@@ -140,6 +140,7 @@ int origin_open(const char *url, const struct origin_options *o, const char *buc
             char _cleanup_free_ *shown = shown_url(all);
             return err_prefix(e, r, "origin %s", shown);
         }
+        trail_init(&x->trail);
         x->capabilities |= kinds[i]->keeps;
         x->is_view = is_view(o);
         if (!o->tags)
@@ -183,6 +184,7 @@ void origin_close(struct origin *o)
     free(o->url);
     free(o->storage_class);
     o->bucket_name = o->url = o->storage_class = NULL;
+    trail_fini(&o->trail);
     o->ops->close(o);
 }
 

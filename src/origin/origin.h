@@ -20,6 +20,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/option.h"
+#include "origin/trail.h"
 
 #include <stdatomic.h>
 
@@ -407,6 +408,8 @@ struct origin {
      * Set before the first call. */
     uint64_t patience_ms;
     _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
+    struct trail trail;               /* by whom the bucket is asked, and its own name there */
+    bool tells_trail;                 /* to whom it asks, who may be another node. Set by kinds */
     _Atomic uint64_t *shared_pause;   /* instead, of all that ask one service; NULL: its own. Set before the
                                          first   call */
 };

@@ -48,6 +48,7 @@
     X(QuotaExceeded, -ENOSPC)                                                                                \
     X(XMinioStorageFull, -ENOSPC)                                                                            \
     X(NotImplemented, ERR_NOT_IMPLEMENTED)                                                                   \
+    X(LoopDetected, ERR_ORIGIN_SETUP) /* another node's: trail.h */                                          \
     X(PermanentRedirect, ERR_ORIGIN_SETUP)                                                                   \
     X(AuthorizationHeaderMalformed, ERR_ORIGIN_SETUP)
 

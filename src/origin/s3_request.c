@@ -90,6 +90,16 @@ static int gather_headers(struct web_call *c, const struct s3_credentials *k, st
     return 0;
 }
 
+/* Not signed: what is between may add to it. */
+static int tell_trail(struct s3 *s, struct web_request *q, struct err *e)
+{
+    struct buf _cleanup_buf_ value = BUF_INIT(TRAIL_TEXT_MAX);
+    if (!s->base.tells_trail)
+        return 0;
+    trail_tell(&s->base.trail, sys_mono_ms(), &value);
+    return web_request_header(q, SLICE_LIT(TRAIL_HEADER), buf_view(&value), e);
+}
+
 static int authorize(struct web_call *c, const struct s3_credentials *k, struct slice path, struct slice time,
                      const struct sigv4_pair *pairs, size_t n, struct buf *ret, struct err *e)
 {
@@ -136,6 +146,8 @@ static int make_headers(struct web_call *c, const struct s3_credentials *k, stru
     int r = gather_headers(c, k, time, pairs, &n_own, &n, e);
     if (r == 0)
         r = web_request_headers(c, q, e);
+    if (r == 0)
+        r = tell_trail(s3_of_web(c->web), q, e);
     for (size_t i = n_own; i < n && r == 0; i++)
         r = web_request_header(q, pairs[i].name, pairs[i].value, e);
     if (r < 0 || !k->access_key)

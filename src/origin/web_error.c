@@ -44,6 +44,8 @@ int web_error_class(int status)
         return -ETIMEDOUT;
     case 507:
         return -ENOSPC;
+    case 508: /* what it asks leads back to who asks it */
+        return ERR_ORIGIN_SETUP;
     default:
         /* 200 with an error document: services put their own troubles there by codes of their tables. */
         return status >= 200 && status < 500 ? ERR_ORIGIN_REFUSED : ERR_ORIGIN_FAILED;

@@ -161,7 +161,7 @@ void reply_error(struct s3_request *r, enum s3_error error)
         buf_clear(&b);
     if (ends_connection(error))
         http_conn_close_after(r->conn);
-    if (error == S3_ERR_BAD_GATEWAY) /* to another node whose origin this is */
+    if (error == S3_ERR_BAD_GATEWAY || error == S3_ERR_LOOP) /* to another node whose origin this is */
         reply_header(r, META_RETRY_HEADER, SLICE_LIT(META_RETRY_NO));
     if (error == S3_ERR_SLOW_DOWN)
         reply_header(r, "Retry-After", SLICE_LIT("1"));

@@ -272,6 +272,22 @@ static enum s3_error settle_op(struct s3_request *r)
     return error;
 }
 
+/* A bucket that is asked for by its own origin would ask for ever, each time with another thread. */
+static enum s3_error check_trail(struct s3_request *r)
+{
+    for (size_t i = 0; i < r->http->n_headers && r->bucket.n; i++)
+        if (slice_eq_case(r->http->headers[i].name, SLICE_LIT(TRAIL_HEADER)) &&
+            !object_follow_trail(r->s3->objects, r->bucket, r->http->headers[i].value))
+            return reply_refuse(
+                r, S3_ERR_LOOP,
+                arena_printf(r->arena,
+                             "the origin of bucket " SLICE_FMT
+                             " leads back to it, directly or through other nodes: give one of them another "
+                             "origin; what was changed counts after %d s",
+                             SLICE_ARG(r->bucket), TRAIL_MS / 1000));
+    return S3_OK;
+}
+
 /* The peer's address without its port: the client of limits and shares. */
 static struct slice client_of(const struct s3_request *r)
 {
@@ -342,6 +358,8 @@ void s3_handle(struct http_conn *c, void *arg)
         error = url_headers_take(&r);
     if (!error)
         error = settle_op(&r);
+    if (!error)
+        error = check_trail(&r);
     preflight_headers(&r);
     if (!error && r.op != S3_OP_POST_OBJECT) /* who made a form is known later */
         error = s3_enter_gate(&r);

@@ -40,6 +40,7 @@
     X(INVALID_URI, "InvalidURI", 400, "The path or query cannot be decoded")                                 \
     X(INVALID_POLICY, "InvalidPolicyDocument", 400, "The policy of the form is not one")                     \
     X(KEY_TOO_LONG, "KeyTooLongError", 400, "The key is longer than 1024 bytes")                             \
+    X(LOOP, "LoopDetected", 508, "The bucket's origin leads back to the bucket itself")                      \
     X(MALFORMED_POST, "MalformedPOSTRequest", 400, "The body is not a well formed multipart/form-data")      \
     X(MALFORMED_TRAILER, "MalformedTrailerError", 400, "The trailer is not the one that was announced")      \
     X(MALFORMED_XML, "MalformedXML", 400, "The XML of the body is not what this operation takes")            \

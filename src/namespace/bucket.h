@@ -108,7 +108,7 @@
 #define BUCKET_PLACE(X) X(endpoint) X(account) X(manifest) X(as_of) X(version)
 /* Those of origin.* that mean the same of each kind of origin, and stay when a bucket gets one of another
  * kind. X(field of struct origin_options) */
-#define BUCKET_ANY_ORIGIN(X) X(timeout) X(connect_timeout) X(connections) X(part_size)
+#define BUCKET_ANY_ORIGIN(X) X(timeout) X(min_rate) X(connect_timeout) X(connections) X(part_size)
 /* Only those without. */
 #define BUCKET_SCRATCH_ONLY(X) X("owner") X("mode") X("ttl") X("values") X("etag")
 

@@ -407,6 +407,7 @@ static bool is_forsaken_locked(struct part *p)
 void fill_part_run(struct part *p)
 {
     struct fill *f = p->fill;
+    uint64_t least_rate = f->upstream->bucket->p.origin_options.min_rate;
     struct retry retry = upstream_patient_since(f->upstream, p->queued_ms);
     struct err e = {0};
     int r;
@@ -437,7 +438,7 @@ void fill_part_run(struct part *p)
         return;
     }
     for (;;) {
-        uint64_t before = p->have;
+        uint64_t before = p->have, began_ms = sys_mono_ms();
         r = run_try(p, &e);
         if (r == 0 || fill_engine_stopping(f->engine) || atomic_load(&p->given_up))
             break;
@@ -445,7 +446,7 @@ void fill_part_run(struct part *p)
             r = confirm_version(p, &e);
             break;
         }
-        if (p->have > before) /* progress: patience starts anew */
+        if (retry_gets_on(p->have - before, sys_mono_ms() - began_ms, least_rate))
             retry = (struct retry){.started_ms = sys_mono_ms()};
         if (!upstream_try_again(f->upstream, &retry, r, &f->engine->cancel))
             break;

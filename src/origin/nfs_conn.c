@@ -47,7 +47,7 @@ struct nfs_conn {
     void *to; /* what the answer is copied to; NULL: nowhere */
     size_t to_n;
     bool to_is_bytes; /* as many as the status says */
-    bool has_steps;   /* libnfs asks the server again and again: each answer is progress */
+    bool has_steps;   /* libnfs asks the server again and again: each whole answer is progress */
     void *handle;     /* file or directory that was opened */
     char words[WORDS_MAX];
 };
@@ -186,10 +186,10 @@ static int finish(struct nfs_conn *c, int queued)
             take_words(c, nfs_get_error(c->nfs));
             r = -EFAULT;
         }
-        if (n > 0 && fd.revents & POLLIN && c->has_steps)
+        if (n > 0 && fd.revents & POLLOUT && c->has_steps) { /* the answer to the step before is whole */
             heard_ms = sys_mono_ms();
-        if (n > 0 && fd.revents & POLLOUT && c->has_steps && ++steps > STEPS_MAX)
-            r = -E2BIG; /* each request is written once libnfs has asked for that */
+            r = ++steps > STEPS_MAX ? -E2BIG : r;
+        }
     }
     if (c->done)
         r = c->status;

@@ -102,6 +102,9 @@ struct origin_attr {
       "that it keeps them; without, the node alone verifies them")                                           \
     X(timeout, DURATION, "origin.timeout", "TIME", "30s", 100, 3600000, NULL, false,                         \
       "most time without progress before a request counts as failed")                                        \
+    X(min_rate, SIZE, "origin.min_rate", "SIZE", "1KiB", 0, GIB, NULL, false,                                \
+      "fewest bytes a second of what is read, over each origin.timeout; one that sends fewer counts as "     \
+      "failed; 0: any number")                                                                               \
     X(connect_timeout, DURATION, "origin.connect_timeout", "TIME", "10s", 50, 600000, NULL, false,           \
       "most time to find the address and connect; the resolver asks a second name server after 5s")          \
     X(connections, UINT, "origin.connections", "N", "128", 1, 1024, NULL, false,                             \
@@ -542,6 +545,9 @@ bool retry_is_transient(int code);
  * tries were answered so. */
 int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms,
                        uint64_t pause_ms, bool budget_left, uint64_t random);
+/* Whether a try of so many milliseconds that broke off behind `bytes` got on: then patience begins anew. Not so
+ * where one as slow, or one that breaks off as soon, would never end. least_per_s: origin.min_rate. */
+bool retry_gets_on(uint64_t bytes, uint64_t ms, uint64_t least_per_s);
 /* The try that came to `code` is followed by another. */
 void retry_count(struct retry *r, int code);
 

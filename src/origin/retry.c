@@ -71,6 +71,13 @@ int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_
     return (int64_t)(pause_ms + delay);
 }
 
+bool retry_gets_on(uint64_t bytes, uint64_t ms, uint64_t least_per_s)
+{
+    /* The next try comes no sooner, more or less. */
+    double took_ms = (double)MAX(ms, (uint64_t)RETRY_FIRST_MS);
+    return bytes > 0 && (double)bytes * 1000 >= (double)least_per_s * took_ms;
+}
+
 void retry_count(struct retry *r, int code)
 {
     assert(r);

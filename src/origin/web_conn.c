@@ -6,6 +6,10 @@
  * noticed within QUIT_LOOK_MS, to the millisecond of the option and not to curl's second. Time spent in the
  * caller's own callbacks (a slow disk, a body that is not there yet) never counts as a stall of the origin.
  *
+ * Progress is a head, and a piece of a body. Of a body that trickles each piece is one, so that what is read
+ * has a least rate besides, over each time-out. Not so answers to changes: services send a space now and then
+ * while they put together an upload, or copy.
+ *
  * Invariants:
  *  1. At most `limit` connections are in use; others wait. No lock is held over network I/O.
  *  2. A connection whose exchange did not run to its end is closed, never used again: its socket may hold the
@@ -188,6 +192,7 @@ int web_init(struct web *w, const struct web_kind *kind, struct origin *origin,
     w->ca_file = web_dup(o->ca_file);
     w->timeout_ms = o->timeout;
     w->connect_timeout_ms = o->connect_timeout;
+    w->least_rate = o->min_rate;
     w->limit = o->connections;
     w->idle = calloc(w->limit, sizeof(struct web_conn *));
     if (!w->idle)
@@ -237,9 +242,11 @@ static size_t on_header(char *p, size_t size, size_t n, void *arg)
     n *= size;
     web_response_line(&c->response, slice_of(p, n));
     c->is_continued |= c->response.status == 100;
-    if (c->on_head && is_success(c) && (p[0] == '\r' || p[0] == '\n'))
+    bool ends = p[0] == '\r' || p[0] == '\n';
+    if (c->on_head && is_success(c) && ends)
         c->stopped = c->on_head(c->arg);
-    c->progress_ms = sys_mono_ms();
+    if (ends || slice_starts(slice_of(p, n), SLICE_LIT("HTTP/")))
+        c->progress_ms = sys_mono_ms();
     /* Behind the head of an answer to HEAD comes nothing, and its connection is good for the next. */
     return c->stopped && c->method != WEB_HEAD ? CURL_WRITEFUNC_ERROR : n;
 }
@@ -271,10 +278,13 @@ static size_t on_write(char *p, size_t size, size_t n, void *arg)
     n *= size;
     if (!is_success(c) || !c->on_body)
         return pass_over(c, p, n);
+    uint64_t came_ms = sys_mono_ms();
     c->stopped = c->on_body(c->arg, p, n);
     if (c->stopped && c->on_body == web_collect)
         (void)err_set(c->err, c->stopped, "the answer is longer than %zu bytes", ((struct buf *)c->arg)->max);
     c->progress_ms = sys_mono_ms();
+    c->paced_bytes += n;
+    c->paced_since_ms = (c->paced_since_ms ? c->paced_since_ms : came_ms) + (c->progress_ms - came_ms);
     return c->stopped ? CURL_WRITEFUNC_ERROR : n;
 }
 
@@ -419,6 +429,21 @@ static void set_options(struct web_call *c, struct web_conn *conn, const char *u
 
 /* ---- running it ---- */
 
+/* Each time-out begins anew, so that what came fast at first makes up for nothing. */
+static int look_at_pace(struct web_call *c, uint64_t now_ms, struct err *e)
+{
+    const struct web *w = c->web;
+    if (c->method != WEB_GET || c->paced_since_ms == 0 || now_ms < c->paced_since_ms + w->timeout_ms)
+        return 0;
+    uint64_t ms = now_ms - c->paced_since_ms, bytes = c->paced_bytes;
+    if ((double)bytes * 1000 < (double)w->least_rate * (double)ms)
+        return err_set(e, -ETIMEDOUT, "%" PRIu64 " bytes in %" PRIu64 " ms: fewer than origin.min_rate", bytes,
+                       ms);
+    c->paced_since_ms = now_ms;
+    c->paced_bytes = 0;
+    return 0;
+}
+
 /* 0 while it may go on. */
 static int look_around(struct web_call *c, struct err *e)
 {
@@ -427,7 +452,7 @@ static int look_around(struct web_call *c, struct err *e)
     uint64_t now_ms = sys_mono_ms(), patience_ms = quit_patience_ms(c->web->timeout_ms);
     if (now_ms > c->progress_ms && now_ms - c->progress_ms >= patience_ms)
         return err_set(e, -ETIMEDOUT, "no progress for %" PRIu64 " ms", patience_ms);
-    return 0;
+    return look_at_pace(c, now_ms, e);
 }
 
 static int wait_ms(const struct web_call *c)
@@ -611,6 +636,7 @@ static int perform_once(struct web_call *c, struct err *e)
     c->stopped = 0;
     c->body_sent = 0;
     c->unwanted = 0;
+    c->paced_bytes = c->paced_since_ms = 0;
     c->begun = 0;
     c->is_continued = false;
     c->ended = false;

@@ -77,6 +77,7 @@ struct web {
     bool spreads;
     bool sends_tags; /* of S3: META_TAGS goes as x-amz-tagging, not as metadata. Set before the first call */
     uint64_t timeout_ms, connect_timeout_ms;
+    uint64_t least_rate; /* bytes per s; 0: any */
     atomic_bool is_mute; /* says nothing to Expect: 100-continue, for which bodies would wait */
 
     struct lock lock; /* covers what follows */
@@ -213,6 +214,8 @@ struct web_call {
     uint64_t body_sent;
     uint64_t unwanted; /* bytes of the answer that nobody reads */
     uint64_t progress_ms;
+    uint64_t paced_bytes;    /* of the body that is read, ... */
+    uint64_t paced_since_ms; /* ... since then, without the time of who takes it; 0: none came yet */
     unsigned begun;    /* how often curl began to send it */
     bool is_continued; /* 100 Continue came */
 

@@ -28,6 +28,7 @@ struct script_step {
     const char *answer;      /* bytes sent */
     size_t pad;              /* then so many times 'x' */
     unsigned delay_ms;       /* before the answer */
+    unsigned trickle_ms;     /* before each of those 'x', which then come one by one */
     size_t after;            /* before the answer: until so many steps were taken, or the connection goes */
     const atomic_bool *gate; /* before the answer: until it is set, or the connection goes; may be NULL */
     bool silent;             /* no answer: nothing is said until the client goes */
@@ -181,7 +182,8 @@ static inline bool script_answer(struct script *s, int fd, const struct script_s
     char pad[4096];
     memset(pad, 'x', sizeof(pad));
     for (size_t left = step->pad; left > 0 && ok;) {
-        size_t n = left < sizeof(pad) ? left : sizeof(pad);
+        size_t n = step->trickle_ms ? 1 : left < sizeof(pad) ? left : sizeof(pad);
+        script_sleep_ms(step->trickle_ms);
         ok = script_send(fd, pad, n);
         left -= n;
     }

@@ -100,6 +100,7 @@ static struct {
     const char *away; /* the server's address at which nothing is; NULL: none */
     unsigned n_away;  /* how often it was tried */
     bool is_endless;  /* listings are asked for and answered for ever */
+    unsigned trickle; /* so many bytes of the first answer to a listing come one by one, a second each */
 } fake;
 
 /* ---- the files ---- */
@@ -466,12 +467,18 @@ static bool fake_is_endless(const struct nfs_context *nfs)
     return fake.is_endless && nfs->is_pending && nfs->call.run == run_opendir;
 }
 
+static bool fake_trickles(struct nfs_context *nfs)
+{
+    return fake.trickle > 0 && nfs->is_pending && nfs->call.run == run_opendir;
+}
+
 int nfs_service(struct nfs_context *nfs, int revents)
 {
     static char words[] = "as told";
     uint64_t count;
     void *data = NULL;
-    if (!(revents & POLLIN) || !nfs->is_pending || nfs->is_hung || fake_is_endless(nfs))
+    if (!(revents & POLLIN) || !nfs->is_pending || nfs->is_hung || fake_is_endless(nfs) ||
+        fake_trickles(nfs))
         return 0;
     assert_int_equal(read(nfs->fd, &count, sizeof(count)), sizeof(count));
     if (!fake_is_hit(nfs->call.what)) {
@@ -553,6 +560,10 @@ int nfs_which_events(struct nfs_context *nfs)
 {
     if (nfs->is_hung && !fake.not_wanted)
         fake.clock_ns += 86400ull * 1000000000;
+    if (fake_trickles(nfs)) {
+        fake.trickle--;
+        fake.clock_ns += 1000000000;
+    }
     return fake_is_endless(nfs) ? POLLIN | POLLOUT : POLLIN;
 }
 

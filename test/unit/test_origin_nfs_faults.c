@@ -355,6 +355,31 @@ static void test_a_listing_that_does_not_end(void **state)
     arena_free(T.arena);
 }
 
+/* An answer to a listing whose bytes trickle is none: it has as long as any other to be whole. (Seen to fail
+ * where each byte is progress.) */
+static void test_a_listing_that_trickles(void **state)
+{
+    (void)state;
+    struct origin_list l = {.max = 10};
+    struct origin_page page;
+    T.arena = arena_new(4 * MIB);
+    fresh();
+    open_origin();
+    fake.trickle = 20;
+    assert_int_equal(origin_list(T.origin, &l, T.arena, &page, &T.err), 0);
+    fake.trickle = 1000;
+    fake.clock_ns += 60ull * 1000000000; /* for which it is not remembered */
+    assert_int_equal(origin_list(T.origin, &l, T.arena, &page, &T.err), -ETIMEDOUT);
+    assert_non_null(strstr(T.err.text, "no answer for 30000 ms"));
+    fake.trickle = 0;
+    assert_int_equal(origin_list(T.origin, &l, T.arena, &page, &T.err), 0);
+    origin_close(T.origin);
+    assert_true(fake.contexts == 0 && fake.dirs == 0);
+    fake_clear();
+    fake_unlink(fake_find("/"));
+    arena_free(T.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +394,7 @@ int main(void)
         cmocka_unit_test(test_an_address_that_is_away),
         cmocka_unit_test(test_sessions_end_when_nobody_uses_them),
         cmocka_unit_test(test_a_listing_that_does_not_end),
+        cmocka_unit_test(test_a_listing_that_trickles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

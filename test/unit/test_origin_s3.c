@@ -859,54 +859,6 @@ static void test_metrics_before_the_end(void **state)
     fixture_stop(&f);
 }
 
-/* Another node says when asking again is in vain, in answers without words, too: then it is final. Its 502
- * without that, as of a proxy on the way, is not, nor is what a service says so. (Seen to fail without
- * take_retry.) */
-static void test_a_node_whose_origin_is_wrongly_set_up(void **state)
-{
-#define IN_VAIN(how) "HTTP/1.1 502 Bad Gateway\r\nX-Forebay-Retry: " how "\r\nContent-Length: 0\r\n\r\n"
-    static const struct {
-        const char *url;
-        struct script_step step;
-        int result;
-    } cases[] = {
-        {"forebay://h:1/b", {.answer = IN_VAIN("no")}, ERR_ORIGIN_SETUP},
-        {"forebay://h:1/b", {.answer = IN_VAIN("yes")}, ERR_ORIGIN_DOWN},
-        {"forebay://h:1/b",
-         {.answer = XML_ERROR("502 Bad Gateway", "Other", "a proxy"), .close = true},
-         ERR_ORIGIN_DOWN},
-        {"s3://b", {.answer = IN_VAIN("no")}, ERR_ORIGIN_DOWN},
-    };
-#undef IN_VAIN
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct fixture f;
-        struct sink s;
-        struct err e = {0};
-        fixture_start(&f, cases[i].url, &cases[i].step, 1, NULL);
-        assert_int_equal(get(&f, 0, 100, &s, &e), cases[i].result);
-        fixture_stop(&f);
-    }
-}
-
-/* The page of a proxy on the way to another node is no object; what has neither ETag nor time there has the
- * time that it says of such ones. */
-static void test_a_node_behind_a_proxy_that_asks_for_a_user(void **state)
-{
-#define NAMELESS "HTTP/1.1 206 OK\r\nContent-Range: bytes 0-99/1000\r\nContent-Length: 100\r\n"
-    static const struct script_step steps[] = {
-        {.answer = NAMELESS "\r\n", .pad = 100, .close = true},
-        {.answer = NAMELESS "Last-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n", .pad = 100}};
-#undef NAMELESS
-    struct fixture f;
-    struct sink s;
-    struct err e = {0};
-    fixture_start(&f, "forebay://h:1/b", steps, ARRAY_SIZE(steps), NULL);
-    assert_int_equal(get(&f, 0, 100, &s, &e), ERR_ORIGIN_FAILED);
-    assert_int_equal(get(&f, 0, 100, &s, &e), 0);
-    assert_int_equal(s.bytes, 100);
-    fixture_stop(&f);
-}
-
 /* ---- opening ---- */
 
 /* Options and URLs that cannot work are refused at once, naming what is wrong. */
@@ -970,8 +922,6 @@ int main(void)
         cmocka_unit_test(test_list_query),
         cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_metrics_before_the_end),
-        cmocka_unit_test(test_a_node_whose_origin_is_wrongly_set_up),
-        cmocka_unit_test(test_a_node_behind_a_proxy_that_asks_for_a_user),
         cmocka_unit_test(test_open_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,6 +98,19 @@ static void test_only_wrong_answers_are_counted(void **state)
     }
 }
 
+/* Bytes that came faster than the least rate begin patience anew; a trickle does not, nor one that breaks off
+ * behind each byte, and a rate of none asks for any byte. */
+static void test_a_trickle_does_not_get_on(void **state)
+{
+    (void)state;
+    assert_true(retry_gets_on(8 * MIB, 30000, KIB) && retry_gets_on(30 * KIB, 30000, KIB));
+    assert_false(retry_gets_on(30 * KIB - 1, 30000, KIB) || retry_gets_on(60, 30000, KIB));
+    assert_false(retry_gets_on(1, 0, KIB));
+    assert_true(retry_gets_on(100, 0, KIB) && retry_gets_on(UINT64_MAX, 1, GIB));
+    assert_true(retry_gets_on(1, 3600000, 0));
+    assert_false(retry_gets_on(0, 1, 0));
+}
+
 /* Without budget who waits for an origin asks seldom, whatever it says. */
 static void test_without_budget_it_is_asked_seldom(void **state)
 {
@@ -251,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_a_pause_is_waited_for),
         cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_only_wrong_answers_are_counted),
+        cmocka_unit_test(test_a_trickle_does_not_get_on),
         cmocka_unit_test(test_without_budget_it_is_asked_seldom),
         cmocka_unit_test(test_the_time_that_is_left_is_used),
         cmocka_unit_test(test_budget),

@@ -243,6 +243,9 @@ int az_request_refused(struct web_call *c, struct err *e)
     web_error_parse(body, &x);
     if (!x.code[0]) /* answers to HEAD have no body */
         web_error_text(x.code, sizeof(x.code), slice_str(c->response.code));
+    int strange;
+    if (!x.code[0] && web_error_is_strange(&c->response, body, &strange, e))
+        return strange;
     if (!x.code[0] && !x.message[0])
         web_error_line(body, x.message, sizeof(x.message));
     if (x.detail[0]) /* "Signature not valid in the specified time frame: ...", where the message blames all

@@ -112,7 +112,11 @@ static int refused(struct web_call *c, struct err *e)
     c->ended = c->response.status == 401 && g->token;
     if (c->ended)
         gs_token_drop(g->token, c->credentials);
-    return gs_json_refused(&c->response, buf_view(&c->error_body), e);
+    struct slice body = slice_trim(buf_view(&c->error_body));
+    int strange; /* the service's words are JSON, or a line of text */
+    if (slice_starts(body, SLICE_LIT("<")) && web_error_is_strange(&c->response, body, &strange, e))
+        return strange;
+    return gs_json_refused(&c->response, body, e);
 }
 
 bool gs_is_generation(struct slice s)

@@ -173,9 +173,23 @@ int s3_request_prepare(struct web_call *c, struct web_request *q, struct err *e)
     return r < 0 ? r : make_headers(c, &k, buf_view(&path), q, e);
 }
 
+/* S3's own refusals have a code, and those of nodes an id; answers to HEAD have no document, and not all
+ * services an id: s3_request_why. */
+static bool is_strange(const struct web_call *c, struct slice body, int *ret, struct err *e)
+{
+    struct web_error x;
+    if (c->method == WEB_HEAD && !c->web->kind->is_node)
+        return false;
+    web_error_parse(body, &x);
+    return !x.code[0] && web_error_is_strange(&c->response, body, ret, e);
+}
+
 int s3_request_refused(struct web_call *c, struct err *e)
 {
     struct s3 *s = s3_of_web(c->web);
+    int r;
+    if (is_strange(c, buf_view(&c->error_body), &r, e))
+        return r;
     c->ended = s->keys.provider && s3_error_is_expired(&c->response, buf_view(&c->error_body));
     if (c->ended)
         s3_provider_drop(s->keys.provider, c->credentials);
@@ -190,25 +204,54 @@ static int stop_body(void *arg, const void *p, size_t n)
     return -EALREADY;
 }
 
-/* Its first byte is asked for: a refusal of that has words. By then other credentials may be there, for which
- * web_perform has asked when those had ended. */
+/* The object's first byte: a refusal of that has words. -EALREADY: it comes. */
+static int ask_for_byte(const struct web_call *c, struct web_call *ask, struct err *said)
+{
+    web_call_init(ask, c->web, WEB_GET, "get");
+    ask->has_key = true;
+    ask->key = c->key;
+    ask->cancel = c->cancel;
+    ask->also_cancel = c->also_cancel;
+    ask->on_body = stop_body;
+    for (size_t i = 0; i < c->n_query; i++)
+        if (slice_eq_str(c->query[i].name, "versionId"))
+            web_query(ask, c->query[i].name, c->query[i].value);
+    web_header(ask, SLICE_LIT("range"), SLICE_LIT("bytes=0-0"));
+    return web_perform(ask, said);
+}
+
+/* Of a 404 that looks as one of something between, which does not reach the service. */
+static int why_absent(const struct web_call *c, int r, struct err *e)
+{
+    struct web_call _cleanup_(web_call_fini) ask;
+    struct err said = {0};
+    struct slice type = buf_view(&c->response.content_type);
+    if (c->response.has_id || type.n == 0 || slice_find_slice(type, SLICE_LIT("xml")) >= 0)
+        return r;
+    int k = ask_for_byte(c, &ask, &said);
+    if (k == -ENOENT)
+        return r;
+    if (k == 0 || k == -EALREADY || k == ERR_RANGE)
+        return err_set(e, ERR_ORIGIN_FAILED, "404 to a HEAD of what a GET finds");
+    if (e)
+        *e = said;
+    return k;
+}
+
+/* By the time that it is asked other credentials may be there, for which web_perform has asked when those had
+ * ended. */
 int s3_request_why(struct web_call *c, int r, struct err *e)
 {
     struct s3 *s = s3_of_web(c->web);
     uint64_t now_ms = sys_mono_ms(), why_ms = atomic_load(&s->why_ms);
     bool may_end = s->keys.provider || s->keys.fixed.session_token;
+    if (c->has_key && c->response.status == 404)
+        return why_absent(c, r, e);
     if (!may_end || !c->has_key || (why_ms > 0 && now_ms - why_ms < WHY_AGAIN_MS))
         return r;
     struct web_call _cleanup_(web_call_fini) ask;
     struct err said = {0};
-    web_call_init(&ask, c->web, WEB_GET, "get");
-    ask.has_key = true;
-    ask.key = c->key;
-    ask.cancel = c->cancel;
-    ask.also_cancel = c->also_cancel;
-    ask.on_body = stop_body;
-    web_header(&ask, SLICE_LIT("range"), SLICE_LIT("bytes=0-0"));
-    int k = web_perform(&ask, &said);
+    int k = ask_for_byte(c, &ask, &said);
     bool denied = k == ERR_ORIGIN_DENIED;
     c->ended = !denied && ask.credentials != c->credentials;
     if (!c->ended && !(denied && s3_error_is_expired(&ask.response, buf_view(&ask.error_body))))

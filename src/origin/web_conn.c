@@ -660,7 +660,7 @@ static bool is_wordless(const struct web_call *c, int r)
 {
     int status = c->response.status;
     return r < 0 && c->method == WEB_HEAD && c->web->kind->why && c->stopped == 0 &&
-           (status == 400 || status == 401 || status == 403) && !web_is_canceled(c);
+           (status == 400 || status == 401 || status == 403 || status == 404) && !web_is_canceled(c);
 }
 
 int web_perform(struct web_call *c, struct err *e)

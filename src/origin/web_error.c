@@ -97,6 +97,17 @@ int web_error_set(struct err *e, int class, const struct web_response *r, const 
     return class;
 }
 
+bool web_error_is_strange(const struct web_response *r, struct slice body, int *ret, struct err *e)
+{
+    char line[128];
+    if (r->has_id || (r->status != 404 && r->status != 410))
+        return false;
+    web_error_line(body, line, sizeof(line));
+    *ret = err_set(e, ERR_ORIGIN_FAILED, "no answer of the service: %d %s%s%s", r->status, r->reason,
+                   line[0] ? ": " : "", line);
+    return true;
+}
+
 int web_error_of_credentials(int r, struct err *e)
 {
     static const int as_they_are[] = {0,

@@ -52,8 +52,8 @@ struct web_kind {
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
     /* Classified error of an answer with status 300 and above. */
     int (*refused)(struct web_call *c, struct err *e);
-    /* A HEAD was refused with `r` and, as its answers cannot, without a word: what comes of that, in the
-     * service's words where it gives some; sets c->ended when it is worth another try. NULL: nobody knows
+    /* A HEAD was refused (400, 401, 403, 404) with `r` and, as its answers cannot, without a word: what comes of
+     * that, in the service's words where it gives some; sets c->ended when it is worth another try. NULL: nobody knows
      * more. */
     int (*why)(struct web_call *c, int r, struct err *e);
     /* Conditions of a read. NULL: If-Match and If-None-Match of the ETags. `scratch` lives as long as the
@@ -148,6 +148,7 @@ struct web_response {
     uint64_t retry_after_ms,
         retry_at_ns;      /* Retry-After: for so long, or until then (real time); 0: not told */
     bool is_in_vain;      /* META_RETRY_HEADER of another node says so */
+    bool has_id;          /* that services give to requests, and proxies do not: x-amz-request-id... */
     char region[64];      /* x-amz-bucket-region */
     char code[64];        /* x-ms-error-code */
     char copy_status[16]; /* x-ms-copy-status */
@@ -290,6 +291,9 @@ void web_error_text(char *to, size_t room, struct slice s);
 /* What a service of credentials said, as the error of a request that was never sent because of it: none of
  * those that tell of objects and conditions, like -ENOENT. */
 int web_error_of_credentials(int r, struct err *e);
+/* Of a refusal without what the service's own have: the page of a proxy, say, that does not reach it. Where it says
+ * that nothing is there (404, 410) nobody knows: true, and *ret is what to say instead. */
+bool web_error_is_strange(const struct web_response *r, struct slice body, int *ret, struct err *e);
 /* Puts more words behind those of an error; `e` may be NULL. */
 void web_error_add(struct err *e, const char *words);
 /* First line of a body that is no document: "Bad Gateway" of some proxy, say. */

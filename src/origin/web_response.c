@@ -177,6 +177,17 @@ static bool take_retry(struct web_response *r, struct slice name, struct slice v
     return true;
 }
 
+/* By which services find a request in their logs. */
+static bool take_id(struct web_response *r, struct slice name)
+{
+    static const char *const ids[] = {"x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid"};
+    bool is_id = false;
+    for (size_t i = 0; i < ARRAY_SIZE(ids); i++)
+        is_id |= slice_eq_str(name, ids[i]);
+    r->has_id |= is_id;
+    return is_id;
+}
+
 /* A number of seconds, or a date (RFC 9110 10.2.3). */
 static void take_retry_after(struct web_response *r, struct slice v)
 {
@@ -219,7 +230,7 @@ static bool take_number(struct web_response *r, struct slice name, struct slice 
 static void take_header(struct web_response *r, struct slice name, struct slice value)
 {
     if (take_number(r, name, value) || take_checksum(r, name, value) || take_tags(r, name, value) ||
-        take_retry(r, name, value))
+        take_retry(r, name, value) || take_id(r, name))
         return;
     if (slice_eq_str(name, r->kind ? r->kind->version_header : "etag")) {
         take_etag(r, value);

@@ -19,6 +19,7 @@ static const char *const plain[] = {"origin.endpoint",
                                     NULL};
 
 #define EMPTY(status)  "HTTP/1.1 " status "\r\nContent-Length: 0\r\n\r\n"
+#define GONE           "HTTP/1.1 404 Gone\r\nx-ms-error-code: BlobNotFound\r\nContent-Length: 0\r\n\r\n"
 #define CLOSED(status) "HTTP/1.1 " status "\r\nContent-Type: application/xml\r\nConnection: close\r\n\r\n"
 #define REFUSED(status, code)                                                                                \
     CLOSED(status)                                                                                           \
@@ -89,6 +90,10 @@ static void test_wrong_answers(void **state)
          ERR_PRECONDITION,
          "ConditionNotMet: words"},
         {{.answer = REFUSED("404 Not", "BlobNotFound"), .close = true}, -ENOENT, "404 BlobNotFound: words"},
+        {{.answer = CLOSED("404 Not") "<html>a proxy</html>", .close = true},
+         ERR_ORIGIN_FAILED,
+         "no answer of the service: 404 Not"},
+        {{.answer = "HTTP/1.1 404 Not\r\nx-ms-request-id: 1\r\nContent-Length: 0\r\n\r\n"}, -ENOENT, "404 Not"},
         {{.answer = REFUSED("403 No", "AuthenticationFailed"), .close = true},
          ERR_ORIGIN_DENIED,
          "AuthenticationFailed"},
@@ -645,8 +650,8 @@ static void test_remove_sent_twice(void **state)
 {
     static const struct script_step steps[] = {{.answer = CREATED},
                                                {.answer = "", .close = true},
-                                               {.answer = EMPTY("404 Not Found")},
-                                               {.answer = EMPTY("404 Not Found")}};
+                                               {.answer = GONE},
+                                               {.answer = GONE}};
     struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};

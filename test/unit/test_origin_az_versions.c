@@ -86,7 +86,8 @@ static void test_list(void **state)
 {
     static const struct script_step steps[] = {
         {.answer = HEAD(OF(ID))},
-        {.answer = "HTTP/1.1 404 The specified version does not exist\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 404 The specified version does not exist\r\nx-ms-error-code: BlobNotFound\r\n"
+                   "Content-Length: 0\r\n\r\n"},
     };
     struct web_fixture f;
     struct origin_page page;

@@ -100,6 +100,9 @@ static void test_wrong_answers(void **state)
          ERR_PRECONDITION,
          "no longer 7"},
         {{.answer = CLOSED("404 Not Found") "No such object", .close = true}, -ENOENT, "No such object"},
+        {{.answer = CLOSED("404 Not Found") "\n<!DOCTYPE html><title>a proxy", .close = true},
+         ERR_ORIGIN_FAILED,
+         "no answer of the service: 404 Not Found"},
         {{.answer = CLOSED(
               "403 Forbidden") "{\"error\":{\"code\":403,\"message\":\"no way\",\"errors\":[{\"reason\":"
                                "\"forbidden\"}]}}",

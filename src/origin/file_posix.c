@@ -86,8 +86,9 @@ static int change_time(const struct place *at, uint64_t ns)
 {
     const struct timespec t[2] = {{.tv_nsec = UTIME_OMIT},
                                   {(time_t)(ns / 1000000000), (long)(ns % 1000000000)}};
-    int r = at->fd >= 0 ? futimens(at->fd, t) : utimensat(at->dir, at->name, t, AT_SYMLINK_NOFOLLOW);
-    return r < 0 ? -errno : 0;
+    if (at->fd >= 0)
+        return sys->futimens(at->fd, t);
+    return utimensat(at->dir, at->name, t, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
 /* A file system, or the rights of this process, have no such thing: the job looks at what became of it, and

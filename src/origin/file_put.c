@@ -61,6 +61,17 @@ static void target_fini(struct target *t)
     macro_close(&t->root);
 }
 
+/* One that may not be on the disk goes again: whoever tries once more, and found it, would not sync it. */
+static int make_dir(int parent, const char *name)
+{
+    if (mkdirat(parent, name, 0777) < 0)
+        return -errno;
+    int r = sys->fsync(parent);
+    if (r < 0)
+        (void)unlinkat(parent, name, AT_REMOVEDIR);
+    return r;
+}
+
 /* mkdir -p of path[0..n), each step below the root. */
 static int make_dirs(struct target *t, size_t n)
 {
@@ -79,12 +90,9 @@ static int make_dirs(struct target *t, size_t n)
             file_open_below(t->root, slash ? path : "", O_RDONLY | O_DIRECTORY | t->nofollow, 0);
         if (slash)
             *slash = '/';
-        if (parent < 0)
-            r = parent;
-        else if (mkdirat(parent, slash ? slash + 1 : path, 0777) == 0)
-            r = sys->fsync(parent);
-        else if (errno != EEXIST)
-            r = -errno;
+        r = parent < 0 ? parent : make_dir(parent, slash ? slash + 1 : path);
+        if (r == -EEXIST)
+            r = 0;
         path[i] = c;
     }
     path[n] = end;

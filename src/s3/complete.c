@@ -420,10 +420,8 @@ static enum s3_error failed(const struct complete *c, int status, const struct e
 /* Parts behind those that were listed are gone where the commit of the upload's own file has cut it. */
 static void reopen(struct complete *c)
 {
-    struct stat st;
-
     if (c->target == upload_sink(c->upload))
-        upload_lose_parts(c->upload, sys->fstat(upload_fd(c->upload), &st) < 0 ? 0 : (uint64_t)st.st_size);
+        upload_lose_cut(c->upload, c->total);
     upload_reopen(c->upload);
 }
 

@@ -380,6 +380,13 @@ void upload_lose_parts(struct upload *w, uint64_t file_bytes)
     }
 }
 
+void upload_lose_cut(struct upload *w, uint64_t listed)
+{
+    struct stat st;
+
+    upload_lose_parts(w, sys->fstat(w->sink.fd, &st) < 0 ? listed : (uint64_t)st.st_size);
+}
+
 void upload_reopen(struct upload *w)
 {
     LOCK_SCOPE(&w->all->lock);

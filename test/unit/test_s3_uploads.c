@@ -583,6 +583,32 @@ static void parts_behind_the_cut_are_gone(void **state)
     uploads_free(u);
 }
 
+/* Where the file does not say how long it is, the parts that were listed stay: no commit cuts them. (Seen to be
+ * lost, with their records, where that counted as a file without bytes.) */
+static void parts_before_the_cut_stay(void **state)
+{
+    struct uploads *u = uploads_new(NULL);
+    char id[UPLOAD_ID_SIZE];
+    struct upload *w = new_upload(u, id);
+    struct upload_region region;
+    struct upload_part *parts;
+    size_t n;
+    (void)state;
+
+    for (uint32_t i = 1; i <= 3; i++)
+        add_part(w, i, 8 * MIB, &region);
+    assert_int_equal(upload_close(w), S3_OK);
+    assert_int_equal(upload_fd(w), -1); /* which has no length */
+    upload_lose_cut(w, 16 * MIB);
+    upload_reopen(w);
+    parts = upload_parts(w, &n);
+    assert_int_equal(n, 2);
+    assert_true(parts[0].number == 1 && parts[1].number == 2);
+    free(parts);
+    upload_unref(w);
+    uploads_free(u);
+}
+
 static size_t count(struct uploads *u)
 {
     size_t n = 0;
@@ -697,6 +723,7 @@ int main(void)
         cmocka_unit_test(a_failed_completion_of_a_removed_bucket),
         cmocka_unit_test(a_sync_that_failed_fails_again),
         cmocka_unit_test(parts_behind_the_cut_are_gone),
+        cmocka_unit_test(parts_before_the_cut_stay),
         cmocka_unit_test(idle_uploads_are_forgotten),
         cmocka_unit_test(time_goes_on_over_a_restart),
         cmocka_unit_test(uploads_are_bounded),

@@ -183,6 +183,27 @@ void command_print_name(FILE *to, struct slice name)
     }
 }
 
+void command_json_text(FILE *to, struct slice text)
+{
+    for (size_t i = 0; i < text.n; i++) {
+        size_t control = control_bytes(slice_from(text, i));
+        i += control == 2;
+        unsigned char c = (unsigned char)text.p[i];
+        if (control == 2 || c == 0x7f)
+            (void)fprintf(to, "\\u%04x", c);
+        else
+            (void)fputc(c, to);
+    }
+}
+
+void command_json_print(const json_t *j, size_t flags)
+{
+    _cleanup_free_ char *text = json_dumps(j, flags);
+    if (!text)
+        abort();
+    command_json_text(stdout, slice_str(text));
+}
+
 void command_json_string(FILE *to, struct slice s)
 {
     _cleanup_buf_ struct buf text = BUF_INIT(3 * s.n + 1);
@@ -191,10 +212,11 @@ void command_json_string(FILE *to, struct slice s)
     (void)fputc('"', to);
     for (size_t i = 0; i < s.n; i++) {
         unsigned char c = (unsigned char)s.p[i];
+        size_t control = control_bytes(slice_from(s, i));
         if (c == '"' || c == '\\')
             (void)fprintf(to, "\\%c", c);
-        else if (c < 0x20)
-            (void)fprintf(to, "\\u%04x", c);
+        else if (control > 0)
+            (void)fprintf(to, "\\u%04x", (unsigned char)s.p[i += control - 1]);
         else
             (void)fputc(c, to);
     }

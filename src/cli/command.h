@@ -89,6 +89,9 @@ int command_list_buckets(struct client *c, bool json, struct err *e);
  * is no UTF-8. */
 void command_print_name(FILE *to, struct slice name);
 void command_json_string(FILE *to, struct slice s);
+/* JSON as it is, but for what terminals take for commands in its strings; the second to standard output. */
+void command_json_text(FILE *to, struct slice text);
+void command_json_print(const struct json_t *j, size_t flags);
 
 /* Draws over the line before on the terminal that standard error is, no wider than that: what goes on in the
  * next line could not be drawn over. ASCII. */

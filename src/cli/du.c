@@ -245,7 +245,7 @@ static int run_du(struct du_options *o, char **argv, int n, struct err *e)
     struct du d = {.client = c, .options = o, .rows = json_object()};
     r = n > 0 ? du_bucket(&d, bucket, prefix, e) : du_all(&d, e);
     if (r == 0 && o->json)
-        (void)json_dumpf(d.rows, stdout, JSON_SORT_KEYS), (void)putchar('\n');
+        command_json_print(d.rows, JSON_SORT_KEYS), (void)putchar('\n');
     else if (r == 0)
         print_rows(d.rows);
     json_decref(d.rows);
@@ -291,7 +291,7 @@ static void print_hot(const struct du_options *o, json_t **v, size_t n)
         (void)putchar('\n');
     }
     if (o->json)
-        (void)json_dumpf(list, stdout, JSON_SORT_KEYS), (void)putchar('\n');
+        command_json_print(list, JSON_SORT_KEYS), (void)putchar('\n');
     json_decref(list);
 }
 

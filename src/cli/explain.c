@@ -302,7 +302,7 @@ static void print_json(const struct subject *s, json_t *o)
     (void)json_object_set_new(o, "bucket", json_string(text_utf8(&bucket, s->bucket)));
     if (s->key.n > 0)
         (void)json_object_set_new(o, "key", json_string(text_utf8(&key, s->key)));
-    (void)json_dumpf(o, stdout, JSON_INDENT(2) | JSON_SORT_KEYS);
+    command_json_print(o, JSON_INDENT(2) | JSON_SORT_KEYS);
     (void)putchar('\n');
 }
 

@@ -44,7 +44,7 @@ static void print_left(const struct flush_options *o, const struct wire_flush_re
         json_t *j = json_pack("{s:I, s:I, s:I, s:I, s:s}", "objects", (json_int_t)rep->objects, "bytes",
                               (json_int_t)rep->bytes, "oldest_ms", (json_int_t)rep->oldest_ms, "failing",
                               (json_int_t)rep->failing, "error", text_utf8(&error, rep->error));
-        (void)json_dumpf(j, stdout, JSON_COMPACT);
+        command_json_print(j, JSON_COMPACT);
         (void)putchar('\n');
         json_decref(j);
         return;

@@ -215,7 +215,7 @@ int job_wait(struct client *c, const struct job_common *o, uint64_t id, int *ret
                 (void)fputs("\r\033[K", stderr);
             *ret_status = status_of(job);
             if (o->json)
-                (void)json_dumpf(job, stdout, JSON_PRESERVE_ORDER), (void)putchar('\n');
+                command_json_print(job, JSON_PRESERVE_ORDER), (void)putchar('\n');
             else if (!o->quiet)
                 print_job(job);
             if (!o->quiet && !o->json)
@@ -261,7 +261,7 @@ static int list_jobs(struct client *c, const struct job_common *o, struct err *e
         json_decref(page);
     }
     if (o->json)
-        (void)json_dumpf(all, stdout, JSON_PRESERVE_ORDER), (void)putchar('\n');
+        command_json_print(all, JSON_PRESERVE_ORDER), (void)putchar('\n');
     for (size_t i = 0; !o->json && i < json_array_size(all); i++)
         print_job(json_array_get(all, i));
     json_decref(all);
@@ -274,7 +274,7 @@ static void print_errors(const struct job_common *o, json_t *page, bool *first)
         const json_t *x = json_array_get(page, i);
         if (o->json) {
             (void)fputs(*first ? "[" : ",\n ", stdout);
-            (void)json_dumpf(x, stdout, JSON_PRESERVE_ORDER);
+            command_json_print(x, JSON_PRESERVE_ORDER);
         } else {
             command_print_name(stdout, slice_str(command_text(x, "key")));
             (void)printf("\t%s\t", command_text(x, "code"));
@@ -329,7 +329,7 @@ static int show_job(struct client *c, const struct job_common *o, uint64_t id, s
     json_t *job = NULL;
     int r = get_job(c, id, &job, e);
     if (r == 0 && o->json)
-        (void)json_dumpf(job, stdout, JSON_PRESERVE_ORDER), (void)putchar('\n');
+        command_json_print(job, JSON_PRESERVE_ORDER), (void)putchar('\n');
     else if (r == 0)
         print_job(job), print_options(job);
     json_decref(job);

@@ -133,7 +133,7 @@ static void print_json(const struct stats_report *r)
     STATS_COUNTERS(X)
 #undef X
     (void)json_object_set_new(o, "memory", memory_json(r));
-    (void)json_dumpf(o, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    command_json_print(o, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     (void)putchar('\n');
     json_decref(o);
 }

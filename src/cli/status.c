@@ -201,7 +201,8 @@ static int show(const struct status_options *o, struct err *e)
     if (r < 0)
         return r;
     if (o->json) {
-        (void)printf(SLICE_FMT "\n", SLICE_ARG(rep.json));
+        command_json_text(stdout, rep.json);
+        (void)putchar('\n');
         return 0;
     }
     json_t *state = json_loadb(rep.json.p, rep.json.n, 0, NULL);

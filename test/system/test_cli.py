@@ -532,6 +532,20 @@ def test_json_of_names_that_are_not_utf8(node, folder):
         assert "/mnt/caf\ufffd" in [m["mount_point"] for m in json.loads(node.cli("status", "--json").stdout)["mounts"]]
 
 
+def test_json_of_names_with_commands_for_terminals(node, folder):
+    """What --json prints has no byte that a terminal takes for a command, and is the name all the same. (Seen to fail: U+009B, which begins
+    one, was printed as it is.)"""
+    name, directory = folder
+    shown = "a\x9b31m\x7f\xa0\xe9"  # the last two are none
+    (directory / shown).write_bytes(b"x")
+    with node.wire() as connection:
+        connection.call(51, wire.text(f"/mnt/{shown}") + wire.text(name) + wire.u32(0) + wire.text("because"))
+        asked = [("ls", name), ("stat", f"{name}/{shown}"), ("explain", f"{name}/{shown}"), ("status",)]
+        for command, *where in asked:
+            done = node.cli(command, "--json", *where).stdout
+            assert not set(done) & set("\x9b\x7f") and shown in json.dumps(json.loads(done), ensure_ascii=False), done
+
+
 def test_every_bucket_is_shown(new_node):
     """Also of more than a page of them, by status and by bucket ls."""
     node = new_node()

@@ -6,7 +6,7 @@
  * 3. Memory whose bytes the hasher still needs is not read into.
  *
  * Failure modes: a peer that stops gives REQUEST_TIMEOUT, one that goes away or sends too little
- * INCOMPLETE_BODY, one whose bytes differ from what it promised SHA256_MISMATCH or BAD_DIGEST.
+ * INCOMPLETE_BODY, no memory of this machine's UNAVAILABLE, one whose bytes differ from what it promised SHA256_MISMATCH or BAD_DIGEST.
  */
 #include "s3/body.h"
 
@@ -226,6 +226,13 @@ static ssize_t decode(struct body *b, char *p, size_t n)
     return (ssize_t)out;
 }
 
+enum s3_error body_source_error(ssize_t n)
+{
+    return n == -ETIMEDOUT                  ? S3_ERR_REQUEST_TIMEOUT
+           : n == -ENOMEM || n == -ENOBUFS ? S3_ERR_UNAVAILABLE
+                                            : S3_ERR_INCOMPLETE_BODY;
+}
+
 static ssize_t read_raw(struct body *b, void *p, size_t n)
 {
     ssize_t got = b->source(b->arg, p, n);
@@ -234,7 +241,7 @@ static ssize_t read_raw(struct body *b, void *p, size_t n)
         b->raw_ended = true;
     if (got >= 0)
         return got;
-    return fail(b, got == -ETIMEDOUT ? S3_ERR_REQUEST_TIMEOUT : S3_ERR_INCOMPLETE_BODY);
+    return fail(b, body_source_error(got));
 }
 
 /* As body_read, but 0 is only the end, of which nothing was checked yet; without the MD5. */

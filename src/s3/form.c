@@ -13,9 +13,7 @@
 
 static enum s3_error source_error(ssize_t n)
 {
-    return n == -ETIMEDOUT     ? S3_ERR_REQUEST_TIMEOUT
-           : n == ERR_PROTOCOL ? S3_ERR_MALFORMED_POST
-                               : S3_ERR_INCOMPLETE_BODY;
+    return n == ERR_PROTOCOL ? S3_ERR_MALFORMED_POST : body_source_error(n);
 }
 
 /* The value of a parameter in "a; name=value; name="value"", unquoted into `ret`; -ENOENT: "" is. -E2BIG: a

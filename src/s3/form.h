@@ -32,7 +32,7 @@ struct form_part {
 enum s3_error form_init(struct form *f, struct slice content_type, body_source_fn source, void *arg);
 void form_fini(struct form *f);
 /* The next part, what is left of the one before it being skipped: S3_OK with *ret_more false at the end of
- * the form; MALFORMED_POST, or the error of a source that ended (INCOMPLETE_BODY, REQUEST_TIMEOUT). */
+ * the form; MALFORMED_POST, or the error of a source that ended (body_source_error). */
 enum s3_error form_next(struct form *f, struct form_part *ret, bool *ret_more);
 /* Bytes of the part: > 0; 0 at its end; -1 with *ret_error. */
 ssize_t form_read(struct form *f, void *p, size_t n, enum s3_error *ret_error);

@@ -40,7 +40,7 @@ static const struct s3_error_info rows[] = {[S3_OK] = {"", 200, ""},
     X(ERR_NOT_IMPLEMENTED, NOT_IMPLEMENTED, true)                                                            \
     X(-EOPNOTSUPP, NOT_IMPLEMENTED, true)                                                                    \
     X(ERR_UNAUTHENTICATED, ACCESS_DENIED, false)                                                             \
-    X(-EACCES, ACCESS_DENIED, true)                                                                          \
+    X(-EACCES, INTERNAL, false) /* of the node's own files: who may do what is settled before, here */       \
     X(-EPERM, ACCESS_DENIED, true)                                                                           \
     X(-EROFS, ACCESS_DENIED, true)                                                                           \
     X(ERR_CLOSED, UNAVAILABLE, true)                                                                         \

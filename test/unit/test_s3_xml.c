@@ -200,6 +200,9 @@ static void every_code_is_an_error(void **state)
     assert_true(s3_error_wants_text(ERR_NOT_ADMITTED));
     assert_true(s3_error_wants_text(ERR_ORIGIN_FAILED));
     assert_false(s3_error_wants_text(-EIO));
+    /* a file of its own that the node may not open is no matter of the client's rights */
+    assert_int_equal(s3_error_from(-EACCES), S3_ERR_INTERNAL);
+    assert_false(s3_error_wants_text(-EACCES));
 }
 
 int main(void)

@@ -28,6 +28,7 @@
 #define UID_MAP_MAX_BYTES 65536
 
 #define SENDFILE_MAX_BYTES (1 << 30)
+#define COPY_BYTES         (16 * KIB) /* of a file that cannot be sent so, at a time */
 
 static struct timeval to_timeval(uint64_t ms)
 {
@@ -263,12 +264,27 @@ int sock_recv_all_fd(int fd, void *p, size_t n, int *ret_fd)
     return 0;
 }
 
+ssize_t sock_sendfile_some(int fd, int file, off_t *at, size_t n)
+{
+    char piece[COPY_BYTES];
+    ssize_t k = sendfile(fd, file, at, n);
+    if (k >= 0 || (errno != EINVAL && errno != ENOSYS))
+        return k;
+    k = pread(file, piece, MIN(n, sizeof(piece)), *at);
+    if (k <= 0)
+        return k;
+    k = send(fd, piece, (size_t)k, MSG_NOSIGNAL);
+    if (k > 0)
+        *at += k;
+    return k;
+}
+
 int sock_sendfile_all(int fd, int file, uint64_t offset, uint64_t n)
 {
     off_t at = (off_t)offset;
     uint64_t since_ms = 0;
     while (n > 0) {
-        ssize_t k = sendfile(fd, file, &at, (size_t)MIN(n, (uint64_t)SENDFILE_MAX_BYTES));
+        ssize_t k = sock_sendfile_some(fd, file, &at, (size_t)MIN(n, (uint64_t)SENDFILE_MAX_BYTES));
         if (k == 0)
             return -ENODATA;
         if (k < 0) {

@@ -14,7 +14,6 @@
 #include "net/sock.h"
 
 #include <poll.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 
 #define SENDFILE_STEP_BYTES (4 * MIB) /* most bytes of one sendfile call */
@@ -99,7 +98,7 @@ ssize_t stream_sendfile_now(struct stream s, int file, uint64_t offset, uint64_t
         return tls_sendfile(s.tls, file, offset, n);
     for (;;) {
         off_t at = (off_t)offset;
-        ssize_t k = sendfile(s.fd, file, &at, (size_t)MIN(n, SENDFILE_STEP_BYTES));
+        ssize_t k = sock_sendfile_some(s.fd, file, &at, (size_t)MIN(n, SENDFILE_STEP_BYTES));
         if (k > 0)
             return k;
         if (k == 0)

@@ -133,6 +133,53 @@ static void test_who_waits_for_all_hears_of_the_failure(void **state)
     drop(f);
 }
 
+static _Atomic uint64_t passed_ns, bytes_a_try;
+
+static uint64_t mono_that_jumps(void)
+{
+    return sys_real.mono_ns() + atomic_load(&passed_ns);
+}
+
+static void sleep_by_jumping(uint64_t ns)
+{
+    (void)atomic_fetch_add(&passed_ns, ns);
+}
+
+/* Half a minute for so many bytes, and then no more. */
+static void slow_origin(struct script *s, enum script_op op, unsigned nth, const struct origin_get *g,
+                        struct script_fate *fate)
+{
+    (void)s, (void)op, (void)nth, (void)g;
+    sleep_by_jumping(30000000000);
+    fate->cut_after = atomic_load(&bytes_a_try);
+    fate->cut_error = -ETIMEDOUT;
+}
+
+/* An origin that trickles is asked for as long as one that says nothing, though each time some bytes come; one
+ * that is slow, but no slower than may be, until all is here. (Seen to fail without retry_gets_on: the first was
+ * asked 1834 times.) */
+static void test_an_origin_that_trickles_is_given_up(void **state)
+{
+    (void)state;
+    struct sys calls = sys_real;
+    calls.mono_ns = mono_that_jumps;
+    calls.sleep_ns = sleep_by_jumping;
+    sys = &calls;
+    for (int is_slow = 0; is_slow < 2; is_slow++) {
+        struct fixture *f = make(256 * MIB, true);
+        struct patient p = {.f = f, .fill = fill_of_new(f, SLICE_LIT("k"), 110000)};
+        script_set(f->script, "k", 110000, 1);
+        atomic_store(&bytes_a_try, is_slow ? 40000 : 60);
+        f->script->fn = slow_origin;
+        (void)patient_main(&p);
+        assert_int_equal(p.result, is_slow ? 0 : -ETIMEDOUT);
+        assert_true(script_count(f->script, SCRIPT_GET) < 20);
+        fill_unref(p.fill);
+        drop(f);
+    }
+    sys = &sys_real;
+}
+
 /* While he fetches, others get the same bytes: they are asked for once. */
 static void test_what_a_patient_reader_fetches_is_asked_for_once(void **state)
 {
@@ -336,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_patient_reader_fetches_one_block_himself),
         cmocka_unit_test(test_who_waits_for_all_fetches_it_himself),
         cmocka_unit_test(test_who_waits_for_all_hears_of_the_failure),
+        cmocka_unit_test(test_an_origin_that_trickles_is_given_up),
         cmocka_unit_test(test_what_a_patient_reader_fetches_is_asked_for_once),
         cmocka_unit_test(test_patient_reader_waits_for_a_place),
         cmocka_unit_test(test_patient_reader_hears_of_the_failure),

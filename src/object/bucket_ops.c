@@ -17,7 +17,7 @@
 #define PAGE_MAX_BYTES     (2 * MIB)
 #define GUEST_ANSWER_BYTES (64 * KIB)
 
-/* Whether another node leads back here: below a name of which no node on the way remembers anything. */
+/* Whether another node leads back here: below a name of which none on the way remembers anything. */
 static int probe_way(struct upstream *u, struct arena *a, struct err *e)
 {
     uint8_t random[8];
@@ -68,7 +68,7 @@ static int probe(struct object_service *s, struct bucket *b, struct arena *a, st
     probing_begin(s, &probing);
     upstream_enter(u); /* one try: a person waits */
     r = origin_list(u->origin, &l, a, &page, e);
-    if (r == 0 && u->origin->tells_trail)
+    if (r == 0 && strcmp(u->origin->ops->scheme, "forebay") == 0)
         r = probe_way(u, a, e);
     upstream_leave(u, r);
     probing_end(s, &probing);

@@ -412,7 +412,6 @@ struct origin {
     uint64_t patience_ms;
     _Atomic uint64_t paused_until_ms; /* monotonic; 0: never. By origin_pause */
     struct trail trail;               /* by whom the bucket is asked, and its own name there */
-    bool tells_trail;                 /* to whom it asks, who may be another node. Set by kinds */
     _Atomic uint64_t *shared_pause;   /* instead, of all that ask one service; NULL: its own. Set before the
                                          first   call */
 };

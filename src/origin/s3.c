@@ -55,7 +55,7 @@ static int set_address(struct s3 *s, const struct origin_options *o, const struc
     const char *endpoint = o->endpoint ? o->endpoint : aws->endpoint;
     bool virtual_host =
         o->style == STYLE_VIRTUAL || (o->style == STYLE_AUTO && !endpoint && !strchr(s->bucket, '.'));
-    s->base.tells_trail = endpoint;
+    s->tells_trail = endpoint;
     if (endpoint)
         return use_endpoint(s, endpoint, virtual_host, e);
     char _cleanup_free_ *own = NULL;

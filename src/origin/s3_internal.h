@@ -137,6 +137,7 @@ struct s3 {
     char *path_root; /* decoded path before the key: "/bucket" or "" */
     char *region;
     struct s3_chain keys;
+    bool tells_trail; /* whom it asks may be another node */
     bool pays;       /* x-amz-request-payer */
     const char *sse; /* NULL: as the service's bucket says */
     char *sse_key;   /* NULL: the service's */

@@ -94,7 +94,7 @@ static int gather_headers(struct web_call *c, const struct s3_credentials *k, st
 static int tell_trail(struct s3 *s, struct web_request *q, struct err *e)
 {
     struct buf _cleanup_buf_ value = BUF_INIT(TRAIL_TEXT_MAX);
-    if (!s->base.tells_trail)
+    if (!s->tells_trail)
         return 0;
     trail_tell(&s->base.trail, sys_mono_ms(), &value);
     return web_request_header(q, SLICE_LIT(TRAIL_HEADER), buf_view(&value), e);

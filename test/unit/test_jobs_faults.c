@@ -314,11 +314,11 @@ static void test_an_index_that_takes_nothing(void **state)
         assert_int_equal(number(f, id, "failed_objects"), 6);
         assert_int_equal(count_errors(f, id), 6);
         if (i == 0)
-            assert_int_equal(change(f, id, "resume"), 0);
+            assert_int_equal(change(f, id, "retry"), 0);
         wait_for(f, id, "partly failed");
     }
     testkv_fail_at = 0;
-    assert_int_equal(change(f, id, "resume"), 0);
+    assert_int_equal(change(f, id, "retry"), 0);
     wait_for(f, id, "done");
     assert_int_equal(number(f, id, "done_objects"), 6);
     assert_int_equal(number(f, id, "failed_objects"), 0);

@@ -37,8 +37,8 @@ int sock_recv_all(int fd, void *p, size_t n);
 /* What is there, at least one byte, waiting for it as sock_recv_all does: > 0, -EPIPE at the end of the
  * stream. */
 ssize_t sock_recv_some(int fd, void *p, size_t n);
-/* As sendfile(2), -1 and errno after a failure, but also of files whose file system has no such thing: those pass
- * through memory, a piece at a time. */
+/* As sendfile(2), -1 and errno after a failure, but also of files whose file system has no such thing: those
+ * pass through memory, a piece at a time. */
 ssize_t sock_sendfile_some(int fd, int file, off_t *at, size_t n);
 /* Whole range of a file by sendfile(2), blocking. -ENODATA when the file is shorter. */
 int sock_sendfile_all(int fd, int file, uint64_t offset, uint64_t n);

@@ -544,8 +544,8 @@ bool retry_is_transient(int code);
  * tries were answered so. */
 int64_t retry_delay_ms(const struct retry *r, int code, uint64_t now_ms, uint64_t deadline_ms,
                        uint64_t pause_ms, bool budget_left, uint64_t random);
-/* Whether a try of so many milliseconds that broke off behind `bytes` got on: then patience begins anew. Not so
- * where one as slow, or one that breaks off as soon, would never end. least_per_s: origin.min_rate. */
+/* Whether a try of so many milliseconds that broke off behind `bytes` got on: then patience begins anew. Not
+ * so where one as slow, or one that breaks off as soon, would never end. least_per_s: origin.min_rate. */
 bool retry_gets_on(uint64_t bytes, uint64_t ms, uint64_t least_per_s);
 /* The try that came to `code` is followed by another. */
 void retry_count(struct retry *r, int code);

@@ -138,10 +138,10 @@ struct s3 {
     char *region;
     struct s3_chain keys;
     bool tells_trail; /* whom it asks may be another node */
-    bool pays;       /* x-amz-request-payer */
-    const char *sse; /* NULL: as the service's bucket says */
-    char *sse_key;   /* NULL: the service's */
-    bool gives_sums; /* of parts: origin.checksums, and requests are signed */
+    bool pays;        /* x-amz-request-payer */
+    const char *sse;  /* NULL: as the service's bucket says */
+    char *sse_key;    /* NULL: the service's */
+    bool gives_sums;  /* of parts: origin.checksums, and requests are signed */
     uint64_t part_bytes;
     uint64_t copy_max_bytes;  /* most bytes of one CopyObject; tests lower both */
     uint64_t copy_part_bytes; /* size of the parts of longer copies */

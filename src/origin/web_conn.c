@@ -437,8 +437,8 @@ static int look_at_pace(struct web_call *c, uint64_t now_ms, struct err *e)
         return 0;
     uint64_t ms = now_ms - c->paced_since_ms, bytes = c->paced_bytes;
     if ((double)bytes * 1000 < (double)w->least_rate * (double)ms)
-        return err_set(e, -ETIMEDOUT, "%" PRIu64 " bytes in %" PRIu64 " ms: fewer than origin.min_rate", bytes,
-                       ms);
+        return err_set(e, -ETIMEDOUT, "%" PRIu64 " bytes in %" PRIu64 " ms: fewer than origin.min_rate",
+                       bytes, ms);
     c->paced_since_ms = now_ms;
     c->paced_bytes = 0;
     return 0;

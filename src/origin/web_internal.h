@@ -52,9 +52,9 @@ struct web_kind {
     int (*prepare)(struct web_call *c, struct web_request *q, struct err *e);
     /* Classified error of an answer with status 300 and above. */
     int (*refused)(struct web_call *c, struct err *e);
-    /* A HEAD was refused (400, 401, 403, 404) with `r` and, as its answers cannot, without a word: what comes of
-     * that, in the service's words where it gives some; sets c->ended when it is worth another try. NULL: nobody knows
-     * more. */
+    /* A HEAD was refused (400, 401, 403, 404) with `r` and, as its answers cannot, without a word: what comes
+     * of that, in the service's words where it gives some; sets c->ended when it is worth another try. NULL:
+     * nobody knows more. */
     int (*why)(struct web_call *c, int r, struct err *e);
     /* Conditions of a read. NULL: If-Match and If-None-Match of the ETags. `scratch` lives as long as the
      * call. */
@@ -217,8 +217,8 @@ struct web_call {
     uint64_t progress_ms;
     uint64_t paced_bytes;    /* of the body that is read, ... */
     uint64_t paced_since_ms; /* ... since then, without the time of who takes it; 0: none came yet */
-    unsigned begun;    /* how often curl began to send it */
-    bool is_continued; /* 100 Continue came */
+    unsigned begun;          /* how often curl began to send it */
+    bool is_continued;       /* 100 Continue came */
 
     uint64_t credentials; /* the kind's own: which version of those that end was sent */
     bool ended; /* the kind's own: it was refused because they have ended, and others may be there */
@@ -291,8 +291,8 @@ void web_error_text(char *to, size_t room, struct slice s);
 /* What a service of credentials said, as the error of a request that was never sent because of it: none of
  * those that tell of objects and conditions, like -ENOENT. */
 int web_error_of_credentials(int r, struct err *e);
-/* Of a refusal without what the service's own have: the page of a proxy, say, that does not reach it. Where it says
- * that nothing is there (404, 410) nobody knows: true, and *ret is what to say instead. */
+/* Of a refusal without what the service's own have: the page of a proxy, say, that does not reach it. Where
+ * it says that nothing is there (404, 410) nobody knows: true, and *ret is what to say instead. */
 bool web_error_is_strange(const struct web_response *r, struct slice body, int *ret, struct err *e);
 /* Puts more words behind those of an error; `e` may be NULL. */
 void web_error_add(struct err *e, const char *words);

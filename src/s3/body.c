@@ -6,7 +6,8 @@
  * 3. Memory whose bytes the hasher still needs is not read into.
  *
  * Failure modes: a peer that stops gives REQUEST_TIMEOUT, one that goes away or sends too little
- * INCOMPLETE_BODY, no memory of this machine's UNAVAILABLE, one whose bytes differ from what it promised SHA256_MISMATCH or BAD_DIGEST.
+ * INCOMPLETE_BODY, no memory of this machine's UNAVAILABLE, one whose bytes differ from what it promised
+ * SHA256_MISMATCH or BAD_DIGEST.
  */
 #include "s3/body.h"
 
@@ -228,9 +229,9 @@ static ssize_t decode(struct body *b, char *p, size_t n)
 
 enum s3_error body_source_error(ssize_t n)
 {
-    return n == -ETIMEDOUT                  ? S3_ERR_REQUEST_TIMEOUT
+    return n == -ETIMEDOUT                 ? S3_ERR_REQUEST_TIMEOUT
            : n == -ENOMEM || n == -ENOBUFS ? S3_ERR_UNAVAILABLE
-                                            : S3_ERR_INCOMPLETE_BODY;
+                                           : S3_ERR_INCOMPLETE_BODY;
 }
 
 static ssize_t read_raw(struct body *b, void *p, size_t n)

@@ -35,8 +35,8 @@ enum s3_error body_plan(const struct http_request *r, struct slice payload_hash,
 
 /* Raw bytes: >0, 0 at the end of the HTTP body, or an error (as http_conn_read). */
 typedef ssize_t (*body_source_fn)(void *arg, void *p, size_t n);
-/* What an error of such a source is to its client: REQUEST_TIMEOUT, INCOMPLETE_BODY, or UNAVAILABLE where it is
- * this machine that had no memory to go on. */
+/* What an error of such a source is to its client: REQUEST_TIMEOUT, INCOMPLETE_BODY, or UNAVAILABLE where it
+ * is this machine that had no memory to go on. */
 enum s3_error body_source_error(ssize_t n);
 
 struct body {

@@ -155,8 +155,8 @@ int upload_sync(struct upload *w);
 /* In the same place: the staged file may have been cut. Parts of which it has not all bytes are not there any
  * more, nor after a restart. */
 void upload_lose_parts(struct upload *w, uint64_t file_bytes);
-/* The same after a commit that may have cut it behind `listed` bytes: where the file does not say how long it is,
- * what lies before that is there. */
+/* The same after a commit that may have cut it behind `listed` bytes: where the file does not say how long it
+ * is, what lies before that is there. */
 void upload_lose_cut(struct upload *w, uint64_t listed);
 /* After a failed completion: parts may come again. */
 void upload_reopen(struct upload *w);

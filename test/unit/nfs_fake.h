@@ -477,8 +477,7 @@ int nfs_service(struct nfs_context *nfs, int revents)
     static char words[] = "as told";
     uint64_t count;
     void *data = NULL;
-    if (!(revents & POLLIN) || !nfs->is_pending || nfs->is_hung || fake_is_endless(nfs) ||
-        fake_trickles(nfs))
+    if (!(revents & POLLIN) || !nfs->is_pending || nfs->is_hung || fake_is_endless(nfs) || fake_trickles(nfs))
         return 0;
     assert_int_equal(read(nfs->fd, &count, sizeof(count)), sizeof(count));
     if (!fake_is_hit(nfs->call.what)) {

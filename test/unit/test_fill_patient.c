@@ -155,9 +155,9 @@ static void slow_origin(struct script *s, enum script_op op, unsigned nth, const
     fate->cut_error = -ETIMEDOUT;
 }
 
-/* An origin that trickles is asked for as long as one that says nothing, though each time some bytes come; one
- * that is slow, but no slower than may be, until all is here. (Seen to fail without retry_gets_on: the first was
- * asked 1834 times.) */
+/* An origin that trickles is asked for as long as one that says nothing, though each time some bytes come;
+ * one that is slow, but no slower than may be, until all is here. (Seen to fail without retry_gets_on: the
+ * first was asked 1834 times.) */
 static void test_an_origin_that_trickles_is_given_up(void **state)
 {
     (void)state;

@@ -93,7 +93,9 @@ static void test_wrong_answers(void **state)
         {{.answer = CLOSED("404 Not") "<html>a proxy</html>", .close = true},
          ERR_ORIGIN_FAILED,
          "no answer of the service: 404 Not"},
-        {{.answer = "HTTP/1.1 404 Not\r\nx-ms-request-id: 1\r\nContent-Length: 0\r\n\r\n"}, -ENOENT, "404 Not"},
+        {{.answer = "HTTP/1.1 404 Not\r\nx-ms-request-id: 1\r\nContent-Length: 0\r\n\r\n"},
+         -ENOENT,
+         "404 Not"},
         {{.answer = REFUSED("403 No", "AuthenticationFailed"), .close = true},
          ERR_ORIGIN_DENIED,
          "AuthenticationFailed"},
@@ -648,10 +650,8 @@ static void test_lines_of_one_header(void **state)
  * is not there now. */
 static void test_remove_sent_twice(void **state)
 {
-    static const struct script_step steps[] = {{.answer = CREATED},
-                                               {.answer = "", .close = true},
-                                               {.answer = GONE},
-                                               {.answer = GONE}};
+    static const struct script_step steps[] = {
+        {.answer = CREATED}, {.answer = "", .close = true}, {.answer = GONE}, {.answer = GONE}};
     struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};

@@ -56,8 +56,7 @@ static int put(const char *key, const char *meta)
 {
     struct origin_put p = {.key = slice_str(key), .meta = slice_str(meta)};
     bool is_dir = key[strlen(key) - 1] == '/';
-    struct origin_body b = {
-        .size_bytes = is_dir ? 0 : 4, .read = body_of, .arg = (void *)(uintptr_t) "text"};
+    struct origin_body b = {.size_bytes = is_dir ? 0 : 4, .read = body_of, .arg = (void *)(uintptr_t) "text"};
     struct origin_attr attr;
     return origin_put(T.origin, &p, &b, T.arena, &attr, &T.err);
 }
@@ -86,8 +85,8 @@ static bool is_synced(const char *path)
     return false;
 }
 
-/* Whichever sync of a put that makes directories fails, the next try syncs all that holds a name it needs. (Seen
- * to fail where a directory stays whose parent could not be synced.) */
+/* Whichever sync of a put that makes directories fails, the next try syncs all that holds a name it needs.
+ * (Seen to fail where a directory stays whose parent could not be synced.) */
 static void test_directories_are_synced_by_the_next_try(void **state)
 {
     (void)state;

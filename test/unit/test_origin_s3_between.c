@@ -1,8 +1,8 @@
 /* layer: origin */
 /* threaded */
 /*
- * What stands between a node and an S3 service, or in its place: links that trickle, proxies whose pages look as
- * answers, other nodes.
+ * What stands between a node and an S3 service, or in its place: links that trickle, proxies whose pages look
+ * as answers, other nodes.
  */
 #include "origin_s3_common.h"
 
@@ -83,8 +83,8 @@ static void test_a_node_whose_origin_is_wrongly_set_up(void **state)
 #define ABSENT "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n"
 
 /* That an object is not there is believed of an answer to HEAD, which has no document, unless it looks as a
- * proxy's page: then what a GET is told counts. Another node always says that it is one. (Seen to fail: whatever
- * has that status was believed, and what was cached was dropped.) */
+ * proxy's page: then what a GET is told counts. Another node always says that it is one. (Seen to fail:
+ * whatever has that status was believed, and what was cached was dropped.) */
 static void test_absence_that_is_not_the_services_word(void **state)
 {
     (void)state;

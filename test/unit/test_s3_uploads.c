@@ -583,8 +583,8 @@ static void parts_behind_the_cut_are_gone(void **state)
     uploads_free(u);
 }
 
-/* Where the file does not say how long it is, the parts that were listed stay: no commit cuts them. (Seen to be
- * lost, with their records, where that counted as a file without bytes.) */
+/* Where the file does not say how long it is, the parts that were listed stay: no commit cuts them. (Seen to
+ * be lost, with their records, where that counted as a file without bytes.) */
 static void parts_before_the_cut_stay(void **state)
 {
     struct uploads *u = uploads_new(NULL);

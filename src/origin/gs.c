@@ -19,6 +19,8 @@
 
 #include "base/text.h"
 
+#include <ctype.h>
+
 int gs_object_url(const struct gs *g, const char *before, bool has_key, struct slice key, struct buf *b)
 {
     int r = buf_printf(b, "%s%s%s/storage/v1/b/%s/o%s", g->endpoint.base, g->endpoint.path, before, g->bucket,
@@ -112,9 +114,11 @@ static int refused(struct web_call *c, struct err *e)
     c->ended = c->response.status == 401 && g->token;
     if (c->ended)
         gs_token_drop(g->token, c->credentials);
-    struct slice body = slice_trim(buf_view(&c->error_body));
+    struct slice body = buf_view(&c->error_body), text = body;
     int strange; /* the service's words are JSON, or a line of text */
-    if (slice_starts(body, SLICE_LIT("<")) && web_error_is_strange(&c->response, body, &strange, e))
+    while (text.n > 0 && isspace((unsigned char)text.p[0]))
+        text = slice_from(text, 1);
+    if (slice_starts(text, SLICE_LIT("<")) && web_error_is_strange(&c->response, body, &strange, e))
         return strange;
     return gs_json_refused(&c->response, body, e);
 }

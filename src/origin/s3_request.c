@@ -223,11 +223,11 @@ static int ask_for_byte(const struct web_call *c, struct web_call *ask, struct e
 /* Of a 404 that looks as one of something between, which does not reach the service. */
 static int why_absent(const struct web_call *c, int r, struct err *e)
 {
-    struct web_call _cleanup_(web_call_fini) ask;
-    struct err said = {0};
     struct slice type = buf_view(&c->response.content_type);
     if (c->response.has_id || type.n == 0 || slice_find_slice(type, SLICE_LIT("xml")) >= 0)
         return r;
+    struct web_call _cleanup_(web_call_fini) ask;
+    struct err said = {0};
     int k = ask_for_byte(c, &ask, &said);
     if (k == -ENOENT)
         return r;

@@ -19,7 +19,7 @@ static const char *const plain[] = {"origin.endpoint",
                                     NULL};
 
 #define EMPTY(status)  "HTTP/1.1 " status "\r\nContent-Length: 0\r\n\r\n"
-#define GONE           "HTTP/1.1 404 Gone\r\nx-ms-error-code: BlobNotFound\r\nContent-Length: 0\r\n\r\n"
+#define NOT_THERE      "HTTP/1.1 404 Gone\r\nx-ms-error-code: BlobNotFound\r\nContent-Length: 0\r\n\r\n"
 #define CLOSED(status) "HTTP/1.1 " status "\r\nContent-Type: application/xml\r\nConnection: close\r\n\r\n"
 #define REFUSED(status, code)                                                                                \
     CLOSED(status)                                                                                           \
@@ -651,7 +651,7 @@ static void test_lines_of_one_header(void **state)
 static void test_remove_sent_twice(void **state)
 {
     static const struct script_step steps[] = {
-        {.answer = CREATED}, {.answer = "", .close = true}, {.answer = GONE}, {.answer = GONE}};
+        {.answer = CREATED}, {.answer = "", .close = true}, {.answer = NOT_THERE}, {.answer = NOT_THERE}};
     struct web_fixture f;
     struct origin_attr attr;
     struct err e = {0};

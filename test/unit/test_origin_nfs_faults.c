@@ -362,6 +362,9 @@ static void test_a_listing_that_trickles(void **state)
     (void)state;
     struct origin_list l = {.max = 10};
     struct origin_page page;
+    struct sys table = sys_real;
+    table.mono_ns = clock_ns;
+    sys = &table;
     T.arena = arena_new(4 * MIB);
     fresh();
     open_origin();
@@ -378,6 +381,7 @@ static void test_a_listing_that_trickles(void **state)
     fake_clear();
     fake_unlink(fake_find("/"));
     arena_free(T.arena);
+    sys = &sys_real;
 }
 
 int main(void)

@@ -98,16 +98,19 @@ static void test_absence_that_is_not_the_services_word(void **state)
         {"s3://b", {{.answer = ABSENT "Content-Type: application/xml\r\n\r\n"}}, 1, -ENOENT},
         {"s3://b", {{.answer = ABSENT "x-amz-request-id: 1\r\nContent-Type: text/html\r\n\r\n"}}, 1, -ENOENT},
         {"s3://b",
-         {{.answer = PAGE}, {.answer = XML_ERROR("404 Not Found", "NoSuchKey", "none")}},
+         {{.answer = PAGE}, {.answer = XML_ERROR("404 Not Found", "NoSuchKey", "none"), .close = true}},
          2,
          -ENOENT},
         {"s3://b", {{.answer = PAGE}, {.answer = PAGE "<html></html>"}}, 2, ERR_ORIGIN_FAILED},
         {"s3://b", {{.answer = PAGE}, {.answer = OK206("0-0/1", "1"), .pad = 1}}, 2, ERR_ORIGIN_FAILED},
         {"s3://b",
-         {{.answer = PAGE}, {.answer = XML_ERROR("416 Range", "InvalidRange", "empty")}},
+         {{.answer = PAGE}, {.answer = XML_ERROR("416 Range", "InvalidRange", "empty"), .close = true}},
          2,
          ERR_ORIGIN_FAILED},
-        {"s3://b", {{.answer = PAGE}, {.answer = XML_ERROR("503 No", "SlowDown", "")}}, 2, ERR_ORIGIN_BUSY},
+        {"s3://b",
+         {{.answer = PAGE}, {.answer = XML_ERROR("503 No", "SlowDown", ""), .close = true}},
+         2,
+         ERR_ORIGIN_BUSY},
         {"forebay://h:1/b", {{.answer = ABSENT "\r\n"}}, 1, ERR_ORIGIN_FAILED},
         {"forebay://h:1/b", {{.answer = ABSENT "x-amz-request-id: 1\r\n\r\n"}}, 1, -ENOENT},
     };
@@ -130,7 +133,7 @@ static void test_a_listing_that_is_not_the_services_word(void **state)
     (void)state;
     static const struct script_step steps[] = {
         {.answer = PAGE "<html></html>"},
-        {.answer = XML_ERROR("404 Not Found", "NoSuchBucket", "none")},
+        {.answer = XML_ERROR("404 Not Found", "NoSuchBucket", "none"), .close = true},
     };
     struct fixture f;
     struct err e = {0};

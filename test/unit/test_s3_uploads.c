@@ -598,8 +598,11 @@ static void parts_before_the_cut_stay(void **state)
     for (uint32_t i = 1; i <= 3; i++)
         add_part(w, i, 8 * MIB, &region);
     assert_int_equal(upload_close(w), S3_OK);
-    assert_int_equal(upload_fd(w), -1); /* which has no length */
+    fault_sys_start();
+    fault_sys_arm(FAULT_FSTAT, 1, EIO, FAULT_ONCE);
     upload_lose_cut(w, 16 * MIB);
+    assert_true(fault_sys_hit());
+    fault_sys_stop();
     upload_reopen(w);
     parts = upload_parts(w, &n);
     assert_int_equal(n, 2);

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -444,7 +445,7 @@ def test_killed_while_what_is_changed_is_read(new_node, change):
     with KeyOrigin(Told) as origin:
         node.create_bucket("told", "s3://told", validate="never", **origin.properties())
         origin.objects["told", "k"] = Object(b"former")
-        read = []
+        read, killed = [], threading.Event()
 
         def beside(key):
             read.append(node.s3().get_object(Bucket="told", Key=key)["Body"].read())
@@ -454,6 +455,7 @@ def test_killed_while_what_is_changed_is_read(new_node, change):
             else:
                 del origin.objects["told", key]
             node.kill()
+            killed.set()
 
         origin.beside = beside
         with pytest.raises((botocore.exceptions.HTTPClientError, botocore.exceptions.ConnectionError)):
@@ -461,7 +463,7 @@ def test_killed_while_what_is_changed_is_read(new_node, change):
                 node.s3().put_object(Bucket="told", Key="k", Body=b"new")
             else:
                 node.s3().delete_object(Bucket="told", Key="k")
-        assert read == [b"former", 1]
+        assert killed.wait(200) and read == [b"former", 1]
         origin.beside = lambda key: None
         node.start()
         s3 = node.s3()

@@ -123,6 +123,7 @@ bool client_op_is_repeatable(uint32_t op)
     case WIRE_OP_UPLOAD_KEEP_PART:
     case WIRE_OP_UPLOAD_RESUME: /* of who has it open already it is refused */
     case WIRE_OP_REMOVE:
+    case WIRE_OP_REMOVE_SINCE:
     case WIRE_OP_COPY:
     case WIRE_OP_MKDIR:
     case WIRE_OP_RMDIR:
@@ -155,6 +156,7 @@ bool client_op_is_long(uint32_t op)
     case WIRE_OP_PUT_COMMIT:
     case WIRE_OP_COPY:
     case WIRE_OP_REMOVE:
+    case WIRE_OP_REMOVE_SINCE:
     case WIRE_OP_MKDIR:
     case WIRE_OP_RMDIR:
     case WIRE_OP_SET_META:

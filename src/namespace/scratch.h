@@ -397,6 +397,15 @@ int scratch_parts(struct scratch *s, uint64_t bucket, uint64_t ino, struct buf *
 /* -ENOENT when there is no such object. */
 int scratch_remove_key(struct scratch *s, const struct scratch_call *call, struct slice key,
                        struct slice if_match, struct scratch_orphans *ret_orphans, struct err *e);
+/* The same of an object that is as it was when it was looked at: with this ETag, since that time
+ * (scratch_since_ns). ERR_PRECONDITION, also when the same bytes were put since. */
+struct scratch_version {
+    struct slice etag;
+    uint64_t since_ns;
+};
+int scratch_remove_version(struct scratch *s, const struct scratch_call *call, struct slice key,
+                           const struct scratch_version *v, struct scratch_orphans *ret_orphans,
+                           struct err *e);
 /* The same of an object that has ended by now_ns; -ENOENT also when there is one that has not. */
 int scratch_remove_over(struct scratch *s, const struct scratch_call *call, struct slice key, uint64_t ttl_ms,
                         uint64_t now_ns, struct scratch_orphans *ret_orphans, struct err *e);

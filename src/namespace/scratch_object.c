@@ -112,8 +112,9 @@ struct object_arg {
     bool to_table; /* what is put goes to the key table all the same */
     bool clashes;  /* not in_tree because of what walk found, which must still be there */
     struct scratch_walk walk;
-    uint64_t ino;             /* of what is put */
-    uint64_t ttl_ms, over_ns; /* over_ns not 0: only what has ended by then is removed */
+    uint64_t ino;                          /* of what is put */
+    uint64_t ttl_ms, over_ns;              /* over_ns not 0: only what has ended by then is removed */
+    const struct scratch_version *version; /* not NULL: only this one is removed */
     /* while it is prepared: */
     struct scratch_dirent keyed_d, tree_d;
     struct scratch_loaded *dir, *tree, *keyed;
@@ -193,6 +194,15 @@ static int check_over(const struct object_arg *q, struct err *e)
     if (q->over_ns == 0 || scratch_is_over(&old->x, q->ttl_ms, q->over_ns))
         return 0;
     return err_set(e, -ENOENT, "no such object that has ended");
+}
+
+static int check_version(struct scratch_change *c, const struct object_arg *q, struct err *e)
+{
+    const struct scratch_loaded *old = q->tree && is_object(&q->tree->x, q->key) ? q->tree : q->keyed;
+    if (!q->version || (scratch_since_ns(&old->x) == q->version->since_ns &&
+                        slice_eq(scratch_etag(&old->x, c->a), q->version->etag)))
+        return 0;
+    return err_set(e, ERR_PRECONDITION, "the object has another ETag, or is as it is since another time");
 }
 
 static int take_keyed(struct scratch_change *c, struct object_arg *q, struct err *e)
@@ -359,6 +369,8 @@ static int prepare_remove(struct scratch_change *c, void *arg, struct err *e)
     r = check_conditions(c, q, e);
     if (r == 0)
         r = check_over(q, e);
+    if (r == 0)
+        r = check_version(c, q, e);
     if (r == 0 && in_tree)
         r = scratch_may_remove(&q->dir->x, &q->tree->x, c->call->cred, e);
     if (r == 0)
@@ -485,6 +497,14 @@ int scratch_remove_key(struct scratch *s, const struct scratch_call *call, struc
                        struct slice if_match, struct scratch_orphans *ret_orphans, struct err *e)
 {
     struct object_arg q = {.key = key, .if_match = if_match};
+    return remove_object(s, call, &q, ret_orphans, e);
+}
+
+int scratch_remove_version(struct scratch *s, const struct scratch_call *call, struct slice key,
+                           const struct scratch_version *v, struct scratch_orphans *ret_orphans,
+                           struct err *e)
+{
+    struct object_arg q = {.key = key, .version = v};
     return remove_object(s, call, &q, ret_orphans, e);
 }
 

@@ -107,7 +107,8 @@
     X(TREE_ALLOCATE, tree_allocate, 116)                                                                     \
     X(TREE_SEEK, tree_seek, 117)                                                                             \
     X(TREE_REMOVE, tree_remove, 118)                                                                         \
-    X(TREE_MOVE, tree_move, 119)
+    X(TREE_MOVE, tree_move, 119)                                                                             \
+    X(REMOVE_SINCE, remove_since, 120)
 
 /* Random bytes to sign in HELLO; only clients that are not trusted by their uid need it. */
 #define WIRE_REQ_challenge(F)
@@ -345,6 +346,11 @@
 /* WIRE_POSIX: -ENOENT when there is no such object; else success either way, as S3 does. */
 #define WIRE_REQ_remove(F) F(str, bucket) F(str, key) F(str, if_match) F(u32, flags)
 #define WIRE_REP_remove(F)
+/* Removes what STAT with WIRE_SINCE has told of: an object with this ETag that is as it was since then.
+ * ERR_PRECONDITION when it is another one by now, also one of the same bytes; where the bucket has an origin
+ * only the ETag tells that. */
+#define WIRE_REQ_remove_since(F) F(str, bucket) F(str, key) F(str, if_match) F(u64, since_ns)
+#define WIRE_REP_remove_since(F)
 /* Server-side copy within a bucket. WIRE_MOVE: then removes the source; with WIRE_POSIX also a directory with
  * all below it (-EXDEV when that is too much). WIRE_NOREPLACE: -EEXIST. */
 #define WIRE_REQ_copy(F) F(str, bucket) F(str, from) F(str, to) F(u32, flags)

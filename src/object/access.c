@@ -40,6 +40,7 @@
     X(UPLOAD_COMPLETE, upload_complete, WRITE, bucket)                                                       \
     X(UPLOAD_ABORT, upload_abort, WRITE, bucket)                                                             \
     X(REMOVE, remove, WRITE, bucket)                                                                         \
+    X(REMOVE_SINCE, remove_since, WRITE, bucket)                                                             \
     X(COPY, copy, WRITE, bucket)                                                                             \
     X(SET_META, set_meta, WRITE, bucket)                                                                     \
     X(SET_TAGS, set_tags, WRITE, bucket)                                                                     \

@@ -325,6 +325,16 @@ int op_remove(struct object_session *ses, const struct wire_remove_req *req, str
     return r < 0 ? err_prefix(e, r, "remove %s/" SLICE_FMT, u->bucket->name, SLICE_ARG(req->key)) : 0;
 }
 
+/* No origin removes by time: what has the ETag goes. */
+int op_remove_since(struct object_session *ses, const struct wire_remove_since_req *req, struct arena *a,
+                    struct wire_remove_since_rep *rep, struct err *e)
+{
+    (void)rep;
+    const struct wire_remove_req same = {.bucket = req->bucket, .key = req->key, .if_match = req->if_match};
+    struct wire_remove_rep none;
+    return op_remove(ses, &same, a, &none, e);
+}
+
 /* ---- copy, rename ---- */
 
 bool object_is_md5(struct slice etag)

@@ -328,6 +328,7 @@ static bool is_crowded(const struct object_session *ses, uint32_t op, const void
     case WIRE_OP_SET_TAGS:
     case WIRE_OP_TAGS:
     case WIRE_OP_PART:
+    case WIRE_OP_REMOVE_SINCE:
         return is_s3;
     case WIRE_OP_REMOVE:
     case WIRE_OP_COPY:

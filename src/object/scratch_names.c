@@ -216,6 +216,23 @@ int op_scratch_list(struct scratch_op *o, const struct wire_list_req *req, struc
 
 /* ---- REMOVE, directories ---- */
 
+int op_scratch_remove_since(struct scratch_op *o, const struct wire_remove_since_req *req, struct arena *a,
+                            struct wire_remove_since_rep *rep, struct err *e)
+{
+    (void)rep;
+    struct scratch_orphans orphans = {0};
+    const struct scratch_version seen = {.etag = req->if_match, .since_ns = req->since_ns};
+    int r = object_check_key(req->key, e);
+    if (r == 0)
+        r = sobject_record(o->node, o->call.bucket, req->key, a, e);
+    if (r == 0)
+        r = scratch_remove_version(o->node->names, &o->call, req->key, &seen, &orphans, e);
+    snode_free_unnamed(o->node, &orphans);
+    if (r == -ENOENT)
+        r = 0; /* as of REMOVE */
+    return r < 0 ? r : scratch_sync(o->node->names, e);
+}
+
 int op_scratch_remove(struct scratch_op *o, const struct wire_remove_req *req, struct arena *a,
                       struct wire_remove_rep *rep, struct err *e)
 {

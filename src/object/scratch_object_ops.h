@@ -26,6 +26,7 @@ struct scratch_op {
     X(PARTS, parts)                                                                                          \
     X(PUT_OPEN, put_open)                                                                                    \
     X(REMOVE, remove)                                                                                        \
+    X(REMOVE_SINCE, remove_since)                                                                            \
     X(SET_META, set_meta)                                                                                    \
     X(SET_TAGS, set_tags)                                                                                    \
     X(COPY, copy)                                                                                            \

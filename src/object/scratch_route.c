@@ -120,6 +120,7 @@ static struct slice changed_bucket(uint32_t op, const void *req)
     case WIRE_OP_##NAME:                                                                                     \
         return ((const struct wire_##name##_req *)req)->bucket;
         X(REMOVE, remove)
+        X(REMOVE_SINCE, remove_since)
         X(SET_META, set_meta)
         X(SET_TAGS, set_tags)
         X(COPY, copy)

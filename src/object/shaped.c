@@ -21,6 +21,7 @@
     X(PUT_OPEN, put_open)                                                                                    \
     X(UPLOAD_PART, upload_part)                                                                              \
     X(REMOVE, remove)                                                                                        \
+    X(REMOVE_SINCE, remove_since)                                                                            \
     X(COPY, copy)                                                                                            \
     X(MKDIR, mkdir)                                                                                          \
     X(RMDIR, rmdir)                                                                                          \

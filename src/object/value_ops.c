@@ -39,6 +39,7 @@
     X(OPEN, open)                                                                                            \
     X(PUT_OPEN, put_open)                                                                                    \
     X(REMOVE, remove)                                                                                        \
+    X(REMOVE_SINCE, remove_since)                                                                            \
     X(SET_TAGS, set_tags)                                                                                    \
     X(COPY, copy)
 
@@ -446,6 +447,18 @@ static int value_remove(struct object_session *ses, struct bucket *b, const stru
     if (r == 0)
         r = values_remove(ses->service->values, b->id, req->key, &c, sys->real_ns(), e);
     return r == -ENOENT && !(req->flags & WIRE_POSIX) ? 0 : r;
+}
+
+static int value_remove_since(struct object_session *ses, struct bucket *b,
+                              const struct wire_remove_since_req *req, struct arena *a,
+                              struct wire_remove_since_rep *rep, struct err *e)
+{
+    (void)a, (void)rep;
+    const struct value_condition c = {.if_match = req->if_match, .if_mtime_ns = req->since_ns};
+    int r = object_check_key(req->key, e);
+    if (r == 0)
+        r = values_remove(ses->service->values, b->id, req->key, &c, sys->real_ns(), e);
+    return r == -ENOENT ? 0 : r;
 }
 
 static int value_set_tags(struct object_session *ses, struct bucket *b, const struct wire_set_tags_req *req,

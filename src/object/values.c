@@ -201,6 +201,8 @@ static int check_condition(const struct entry *x, const struct value_condition *
 {
     if (c->if_none_match && x)
         return err_set(e, ERR_PRECONDITION, "the object exists");
+    if (c->if_mtime_ns != 0 && c->if_mtime_ns != x->mtime_ns)
+        return err_set(e, ERR_PRECONDITION, "the object has another time");
     if (c->if_match.n == 0)
         return 0;
     assert(x);

@@ -32,6 +32,7 @@ struct value {
 struct value_condition {
     bool if_none_match;    /* no value is there */
     struct slice if_match; /* this ETag, or "*"; empty: whatever is there */
+    uint64_t if_mtime_ns;  /* of a removal: the value has this time; 0: whatever time */
 };
 
 struct values_count {

@@ -2,8 +2,9 @@
  * Lifecycle passes (contract in expire.h; which object a rule means, in lifecycle.c).
  *
  * 1. An object is removed only in the version that was seen to have expired: whoever writes the key in
- * between keeps what was written. ETags tell bytes apart and not times: each object is looked at again just
- * before it goes, because the same bytes may have been written since the page was listed.
+ * between keeps what was written, also when that are the same bytes, which have the same ETag (REMOVE_SINCE).
+ * Origins do not remove by time: there each object is looked at again just before it goes, and the same bytes
+ * are lost when they are written in the time of that question and of the removal.
  * 2. In buckets without origin days count from when an object came to be as it is (WIRE_SINCE), not from the
  * time that a mount has set: what `rsync -a` brings is not old because it was written long ago elsewhere.
  * 3. Rules are read anew for each bucket and pass. A bucket whose rules cannot be read is left alone.
@@ -71,11 +72,10 @@ static bool has_tags(struct pass *p, const struct lifecycle_rule *rule, struct s
     return status == 0 && lifecycle_has_tags(rule, kept, a);
 }
 
-/* Asks anew: listings do not tell tags. False also when the object is another one by now, or a younger
- * one. */
-static bool is_still_due(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry)
+/* As it is now; false also when it is another one than was listed, or a younger one. */
+static bool look_again(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry,
+                       struct arena *a, struct wire_attr *ret)
 {
-    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
     struct wire_stat_req req = {.bucket = p->bucket, .key = entry->key, .flags = WIRE_FRESH | WIRE_SINCE};
     struct wire_stat_rep rep;
     struct err e = {0};
@@ -83,28 +83,44 @@ static bool is_still_due(struct pass *p, const struct lifecycle_rule *rule, cons
 
     if (status && status != -ENOENT)
         note_failure(p, &e);
-    return status == 0 && slice_eq(rep.attr.etag, entry->attr.etag) &&
-           is_due(p, rule, entry->key, &rep.attr) && has_tags(p, rule, entry->key, &rep.attr, a);
+    if (status || !slice_eq(rep.attr.etag, entry->attr.etag) || !is_due(p, rule, entry->key, &rep.attr))
+        return false;
+    *ret = rep.attr;
+    return true;
 }
 
-static bool has_ended(struct pass *p, const struct wire_entry *entry)
+/* Asks anew, and for what listings do not tell. The last question is the one about the object's time. */
+static bool is_still_due(struct pass *p, const struct lifecycle_rule *rule, const struct wire_entry *entry,
+                         uint64_t *ret_since_ns)
+{
+    _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
+    struct wire_attr seen, now;
+
+    if (!look_again(p, rule, entry, a, &seen) || !has_tags(p, rule, entry->key, &seen, a))
+        return false;
+    *ret_since_ns = seen.mtime_ns;
+    return rule->n_tags == 0 || (look_again(p, rule, entry, a, &now) && now.mtime_ns == seen.mtime_ns);
+}
+
+static bool has_ended(struct pass *p, const struct wire_entry *entry, uint64_t *ret_since_ns)
 {
     for (size_t i = 0; i < p->rules.n; i++) {
         const struct lifecycle_rule *rule = &p->rules.rules[i];
 
-        if (is_due(p, rule, entry->key, &entry->attr) && is_still_due(p, rule, entry))
+        if (is_due(p, rule, entry->key, &entry->attr) && is_still_due(p, rule, entry, ret_since_ns))
             return true;
     }
     return false;
 }
 
-static void remove_object(struct pass *p, const struct wire_entry *entry)
+static void remove_object(struct pass *p, const struct wire_entry *entry, uint64_t since_ns)
 {
     _cleanup_(arena_freep) struct arena *a = arena_new(MIB);
-    struct wire_remove_req req = {.bucket = p->bucket, .key = entry->key, .if_match = entry->attr.etag};
-    struct wire_remove_rep rep;
+    struct wire_remove_since_req req = {
+        .bucket = p->bucket, .key = entry->key, .if_match = entry->attr.etag, .since_ns = since_ns};
+    struct wire_remove_since_rep rep;
     struct err e = {0};
-    int status = object_remove(p->x->s3->session, &req, a, &rep, &e);
+    int status = object_remove_since(p->x->s3->session, &req, a, &rep, &e);
 
     if (status == 0)
         p->removed++;
@@ -145,14 +161,15 @@ static void expire_objects(struct pass *p)
     while (page.truncated && !stopping(p->x)) {
         struct wire_entry entry;
         struct err e = {0};
+        uint64_t since_ns;
 
         if (object_list(p->x->s3->session, &req, a, &page, &e)) {
             note_failure(p, &e);
             return;
         }
         while (wire_entry_decode(&page.entries, &entry) == 0 && !stopping(p->x))
-            if (entry.attr.kind == WIRE_FILE && has_ended(p, &entry))
-                remove_object(p, &entry);
+            if (entry.attr.kind == WIRE_FILE && has_ended(p, &entry, &since_ns))
+                remove_object(p, &entry, since_ns);
         free(after);
         after = slice_dup(page.next);
         req.after = slice_of(after, page.next.n);

@@ -116,8 +116,9 @@ int upload_here_sync(struct object_service *s, struct upload_here *x, struct har
 static int check_part(const struct wire_upload_keep_part_req *q, struct err *e)
 {
     if (q->number < 1 || q->number > UPLOAD_NUMBER_MAX || q->size > STORE_SIZE_MAX_BYTES ||
-        q->offset > STORE_SIZE_MAX_BYTES)
-        return err_set(e, -EINVAL, "part %u of %" PRIu64 " bytes at %" PRIu64, q->number, q->size, q->offset);
+        q->offset > STORE_SIZE_MAX_BYTES || q->slot_bytes > STORE_SIZE_MAX_BYTES)
+        return err_set(e, -EINVAL, "part %u of %" PRIu64 " bytes at %" PRIu64 ", parts %" PRIu64 " apart",
+                       q->number, q->size, q->offset, q->slot_bytes);
     if (q->etag.n > UPLOAD_ETAG_MAX || q->checksum.n > UPLOAD_CHECKSUM_MAX)
         return err_set(e, -E2BIG, "ETag or checksum of a part: too long");
     return 0;

@@ -218,6 +218,26 @@ static void an_upload_outlives_the_node(void **state)
     assert_leaves_nothing(f);
 }
 
+/* What is told of a part is no more than a file can have: whoever finds the upload again counts with it, ten
+ * thousand times as much where parts lie one behind the other. */
+static void what_no_file_can_have_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_upload_keep_part_rep rep = {0};
+    struct up u;
+    assert_int_equal(begin(f, &u), 0);
+    const struct wire_upload_keep_part_req ok = {
+        .handle = u.handle, .number = 1, .size = PART, .slot_bytes = PART, .etag = ETAG};
+    struct wire_upload_keep_part_req bad[] = {ok, ok, ok, ok};
+    bad[0].size = bad[1].offset = bad[2].slot_bytes = STORE_SIZE_MAX_BYTES + 1;
+    bad[3].slot_bytes = UINT64_MAX / UPLOAD_NUMBER_MAX + 1;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_int_equal(object_upload_keep_part(f->session, &bad[i], f->arena, &rep, &f->e), -EINVAL);
+    assert_int_equal(recorded(f, &u), 0);
+    drop(f, &u);
+    assert_leaves_nothing(f);
+}
+
 /* The commit of another file completes the upload as well, whose own file goes. */
 static void another_file_completes_it(void **state)
 {
@@ -453,6 +473,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOTH(an_upload_outlives_the_node),
+        BOTH(what_no_file_can_have_is_refused),
         BOTH(another_file_completes_it),
         BOTH(an_abort_takes_all),
         cmocka_unit_test_setup_teardown(an_abort_beside_the_commit, setup_local, teardown),

@@ -7,8 +7,8 @@
  *
  * Invariants:
  *  1. All bytes are of the version whose ETag was seen at open: a file is opened again only with If-Match, by
- * the name and the ETag that it has since it was renamed. Of an origin that tells no version it is the same one
- * only in the same file of the cache.
+ * the name and the ETag that it has since it was renamed. Of an origin that tells no version it is the same
+ * one only in the same file of the cache.
  *  2. A read from the descriptor lies in a range that the node has said to be there, on this very descriptor:
  * `ready` is forgotten with the descriptor.
  *  3. A descriptor is closed only when no read uses it: a reopened file keeps the old ones until then (struct
@@ -261,8 +261,8 @@ static int reopen(struct client_file *f, const struct source *lost, struct err *
     struct wire_open_rep rep;
     struct source *s = NULL;
     int r = ask_open(f->c, &o, &b, &rep, &s, e);
-    bool changed = r == ERR_PRECONDITION || r == -ENOENT ||
-                   (r == 0 && is_another(f, etag, lost, s, &rep.attr));
+    bool changed =
+        r == ERR_PRECONDITION || r == -ENOENT || (r == 0 && is_another(f, etag, lost, s, &rep.attr));
     if (r < 0 && !changed)
         return r;
     lock_take(&f->lock);

@@ -173,8 +173,8 @@ static int ask_cached(struct object_session *session, struct slice bucket, struc
     return object_cached(session, &req, a, &rep, e);
 }
 
-/* The store writes its index behind what it does; a listing of it waits until that is written. Where it cannot
- * be, what was dropped does not count after the next start (object_note_forgetful). */
+/* The store writes its index behind what it does; a listing of it waits until that is written. Where it
+ * cannot be, what was dropped does not count after the next start (object_note_forgetful). */
 static int keep_dropped(struct object_session *session, struct slice bucket, struct err *e)
 {
     return ask_cached(session, bucket, SLICE_NULL, /* flags= */ 0, e);
@@ -219,8 +219,8 @@ static int kept_cached(struct object_session *session, struct slice bucket, stru
 
 static const struct kind kinds[] = {
 #define X(name, doc, over, source, target, manifest, work, keep, sweep)                                      \
-    {#name,       doc,        KIND_OVER_##over, KIND_##source, KIND_##target, manifest, work, keep,        \
-     KEPT_##name, DIR_##name, sweep},
+    {#name, doc,  KIND_OVER_##over, KIND_##source, KIND_##target, manifest,                                  \
+     work,  keep, KEPT_##name,      DIR_##name,    sweep},
     KINDS(X)
 #undef X
 };

@@ -42,7 +42,7 @@
 #define TOGETHER_BYTES (256 * MIB)
 #define SMALL_BYTES    MIB /* one block: a prefetch fetches it in one request by its own thread */
 #define WAIT_NS        ((uint64_t)100000000)
-#define NOTES_COMMIT   500 /* notes that a checkpoint waits for at most */
+#define NOTES_COMMIT   500  /* notes that a checkpoint waits for at most */
 #define DONE_COMMIT    4096 /* objects that are done, likewise, where they are remembered */
 #define ARENA_BYTES    (32 * MIB)
 #define REQUESTS_MIN   16 /* that uploads in several may have together, however few objects are worked on */

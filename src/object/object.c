@@ -784,7 +784,6 @@ void object_forget_entry(struct object_service *s, const struct bucket *b, struc
     object_note_forgetful(s);
 }
 
-
 uint64_t object_forget_key(struct object_service *s, const struct bucket *b, struct slice key)
 {
     uint64_t made = forget_attributes(s, b, key);
@@ -795,9 +794,9 @@ uint64_t object_forget_key(struct object_service *s, const struct bucket *b, str
 
 /* ---- changes ----
  *
- * What is seen of a key while it is changed may be from before, and is no more than that until whoever changes
- * it forgets it. A kill comes before that, so the disk has it as what is to be asked about. Makings that began
- * before the change was known are waited for: what they made is let go of with the rest. */
+ * What is seen of a key while it is changed may be from before, and is no more than that until whoever
+ * changes it forgets it. A kill comes before that, so the disk has it as what is to be asked about. Makings
+ * that began before the change was known are waited for: what they made is let go of with the rest. */
 
 void object_change_begin_kept(struct object_service *s, struct object_change *c, const struct bucket *b,
                               struct slice key)

@@ -554,8 +554,8 @@ static void test_file_whose_version_is_gone(void **state)
     client_file_close(file);
 }
 
-/* Of an origin that tells neither ETags nor times nobody knows which version it has: after a restart it is the
- * one that was open where it is the same file of the cache, and else it is none. (Without is_same_file in
+/* Of an origin that tells neither ETags nor times nobody knows which version it has: after a restart it is
+ * the one that was open where it is the same file of the cache, and else it is none. (Without is_same_file in
  * client_file.c a file went on with whatever had as many bytes.) */
 static void test_file_without_a_version(void **state)
 {

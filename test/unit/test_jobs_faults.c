@@ -291,9 +291,10 @@ static int count_whole(struct fixture *f, int n)
     return whole;
 }
 
-/* What was fetched onto a disk whose index takes nothing would be lost by a kill: the job says so of each, also
- * when it is tried again, and has done them once the index is written again. (Where keep_cached believes that
- * it was written the job is done; without the look for its note in take_back the second time has no errors.) */
+/* What was fetched onto a disk whose index takes nothing would be lost by a kill: the job says so of each,
+ * also when it is tried again, and has done them once the index is written again. (Where keep_cached believes
+ * that it was written the job is done; without the look for its note in take_back the second time has no
+ * errors.) */
 static void test_an_index_that_takes_nothing(void **state)
 {
     struct fixture *f = *state;

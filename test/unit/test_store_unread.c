@@ -161,7 +161,7 @@ static void test_a_replacement_of_a_record_that_cannot_be_read(void **state)
 
 static struct {
     struct store *s;
-    struct extent *x; /* staged; NULL: it was published */
+    struct extent *x;    /* staged; NULL: it was published */
     struct extent *next; /* likewise, of 100 bytes */
     uint64_t x_bytes;
     bool is_at_it;
@@ -231,8 +231,8 @@ static void test_a_replacement_that_is_published_during_a_round(void **state)
 }
 
 /* Nor is the former one taken off twice when the new one is itself replaced by such an extent before the
- * commit. (Without commit_former the bytes of the one in between counted for ever, and those of the former one
- * were taken off once too often.) */
+ * commit. (Without commit_former the bytes of the one in between counted for ever, and those of the former
+ * one were taken off once too often.) */
 static void test_two_replacements_that_are_published_during_a_round(void **state)
 {
     struct fixture f;

@@ -62,7 +62,7 @@ static bool has_handle(struct tree_call *t, const struct object_session *ses, ui
 
 /* Busy. The ETag is not that of the bytes any more when somebody wrote to the file; once its time is another
  * one, nobody could tell. */
-static int forget_old_etag(struct snode *n, uint64_t bucket, const struct scratch_inode *x, struct hard *h,
+static int forget_old_etag(struct snode *n, uint64_t bucket, struct scratch_inode *x, struct hard *h,
                            struct arena *a, struct err *e)
 {
     const struct scratch_call step = {.bucket = bucket};
@@ -70,28 +70,42 @@ static int forget_old_etag(struct snode *n, uint64_t bucket, const struct scratc
     if (x->etag.n == 0)
         return 0;
     int r = hard_stat(h, &st);
-    return r < 0 ? err_errno(e, r, "state of the file") : snode_record(n, &step, x->ino, &st, a, NULL, e);
+    return r < 0 ? err_errno(e, r, "state of the file") : snode_record(n, &step, x->ino, &st, a, x, e);
 }
 
-/* Busy. The file's own time, while it counts. */
-static int set_file_time(struct snode *n, uint64_t bucket, struct sfile *f, int64_t mtime_ns, struct arena *a,
-                         struct err *e)
+/* Busy. What is lost here is told by the next fsync, too. */
+static int sync_times(struct snode *n, struct sfile *f, struct hard *h, struct err *e)
+{
+    int r = hard_sync_times(h, e);
+    if (sys_is_fault(r))
+        sfile_note_fault(n, f, r);
+    return r;
+}
+
+/* Busy. The file's own time, while it counts. It is on the disk when the change is durable; and at once, as
+ * the change then is, where the inode has an ETag of its own: power loss that took one of the two times and
+ * not the other would make it that of other bytes. */
+static int set_file_time(struct snode *n, struct scratch_call *call, struct sfile *f, int64_t mtime_ns,
+                         struct arena *a, struct err *e)
 {
     struct scratch_inode x;
     _cleanup_(hard_unrefp) struct hard *h = NULL;
     if (!is_unsettled(n, f))
         return 0;
-    int r = scratch_getattr(n->names, bucket, f->ino, a, &x, e);
+    int r = scratch_getattr(n->names, call->bucket, f->ino, a, &x, e);
     if (r == 0)
-        r = snode_find_hard(n, bucket, a, &x, &h, e);
+        r = snode_find_hard(n, call->bucket, a, &x, &h, e);
     if (r == 0 && h)
-        r = forget_old_etag(n, bucket, &x, h, a, e);
+        r = forget_old_etag(n, call->bucket, &x, h, a, e);
     if (r < 0 || !h)
         return r;
     lock_take(&n->lock);
     f->generation++; /* what was measured is no longer so */
     lock_drop(&n->lock);
-    return hard_set_mtime(h, mtime_ns, e);
+    if (x.etag.n > 0)
+        call->commit = KV_DURABLE;
+    r = hard_set_mtime(h, mtime_ns, e);
+    return r == 0 && call->commit == KV_DURABLE ? sync_times(n, f, h, e) : r;
 }
 
 int stree_set_attributes(struct snode *n, const struct scratch_call *call, uint64_t ino,
@@ -103,16 +117,17 @@ int stree_set_attributes(struct snode *n, const struct scratch_call *call, uint6
     }
     /* Also where nobody has it open: who opens it for writing meanwhile would give it the time of before. */
     struct sfile *f = set->what & SCRATCH_SET_MTIME ? sfile_get(n, call->bucket, ino) : NULL;
+    struct scratch_call own = *call;
     bool is_done = false;
     int r = 0;
     if (f) {
         sfile_enter(n, f);
         r = scratch_is_done(n->names, call, &is_done, e);
         if (r == 0 && !is_done) /* else it may have been written to since */
-            r = set_file_time(n, call->bucket, f, set->mtime_ns, a, e);
+            r = set_file_time(n, &own, f, set->mtime_ns, a, e);
     }
     if (r == 0)
-        r = scratch_setattr(n->names, call, ino, set, a, ret, e);
+        r = scratch_setattr(n->names, &own, ino, set, a, ret, e);
     if (f) {
         sfile_leave(n, f);
         sfile_put(n, f);

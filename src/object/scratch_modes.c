@@ -70,7 +70,8 @@ int smodes_find(struct scratch_op *o, struct slice key, struct arena *a, struct 
 int op_scratch_set_meta(struct scratch_op *o, const struct wire_set_meta_req *req, struct arena *a,
                         struct wire_set_meta_rep *rep, struct err *e)
 {
-    struct scratch_call call = {.bucket = o->call.bucket}; /* visible; nobody's rights are asked about */
+    /* Nobody's rights are asked about. */
+    struct scratch_call call = {.bucket = o->call.bucket, .commit = KV_DURABLE};
     struct scratch_inode x;
     struct scratch_set set;
     struct slice others;
@@ -87,10 +88,8 @@ int op_scratch_set_meta(struct scratch_op *o, const struct wire_set_meta_req *re
         return err_set(e, ERR_NOT_IMPLEMENTED, "only mode, owner and time can be changed");
     if (S_ISLNK(x.mode))
         set.what &= ~(uint32_t)SCRATCH_SET_MODE;
-    if (set.what)
-        r = stree_set_attributes(o->node, &call, x.ino, &set, a, &x, e);
-    if (r == 0)
-        r = scratch_sync(o->node->names, e);
+    r = set.what ? stree_set_attributes(o->node, &call, x.ino, &set, a, &x, e)
+                 : scratch_sync(o->node->names, e);
     if (r < 0)
         return r;
     sobject_attr(o->node, o->call.bucket, &x, /* posix= */ false, a, &rep->attr);
@@ -105,7 +104,7 @@ int op_scratch_set_meta(struct scratch_op *o, const struct wire_set_meta_req *re
 static int set_tags_once(struct scratch_op *o, const struct wire_set_tags_req *q, struct arena *a,
                          struct err *e)
 {
-    const struct scratch_call call = {.bucket = o->call.bucket}; /* as of SET_META */
+    const struct scratch_call call = {.bucket = o->call.bucket}; /* visible; rights as of SET_META */
     _cleanup_buf_ struct buf meta = BUF_INIT(SCRATCH_META_MAX);
     struct scratch_inode x;
     int r = sobject_find(o, q->key, a, &x, e);

@@ -124,6 +124,14 @@ void sfile_set_untold_locked(struct snode *n, struct sfile *f, bool untold)
     f->fault_untold = untold;
 }
 
+void sfile_note_fault(struct snode *n, struct sfile *f, int r)
+{
+    LOCK_SCOPE(&n->lock);
+    f->faults++;
+    f->fault_code = r;
+    sfile_set_untold_locked(n, f, true);
+}
+
 /* An extent that was given back may be another inode's by now: the location counts only when it is still the
  * inode's while the extent is referenced. */
 int snode_find_hard(struct snode *n, uint64_t bucket, struct arena *a, struct scratch_inode *x,

@@ -145,6 +145,8 @@ void sfile_leave(struct snode *n, struct sfile *f);
 struct hard *sfile_take_hard_locked(struct snode *n, struct sfile *f);
 void sfile_set_unsettled_locked(struct snode *n, struct sfile *f, bool unsettled);
 void sfile_set_untold_locked(struct snode *n, struct sfile *f, bool untold);
+/* Bytes were lost, as r says, in a sync that no program had asked for: the next fsync tells that. */
+void sfile_note_fault(struct snode *n, struct sfile *f, int r);
 
 /* The inode as it is now: what the disk says where it is unsettled. A file that cannot be asked keeps what
  * its record says. */

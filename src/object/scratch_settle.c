@@ -174,12 +174,8 @@ static void sealed(struct snode *n, struct item *t)
 static void not_sealed(struct snode *n, struct item *t)
 {
     int fault = hard_take_fault(t->hard);
-    if (fault == 0)
-        return;
-    LOCK_SCOPE(&n->lock);
-    t->file->faults++;
-    t->file->fault_code = fault;
-    sfile_set_untold_locked(n, t->file, true);
+    if (fault != 0)
+        sfile_note_fault(n, t->file, fault);
 }
 
 /* All are busy. */

@@ -189,6 +189,31 @@ static int sweep(struct start *s, struct err *e)
     return r == 0 ? kv_cut_mended(n->service->config.control, e) : r;
 }
 
+/* A file to which nothing was ever written, or nothing that lasted, has the time of its inode: it was given
+ * it when it came from the pool, and need not have it durably. Without bytes it has no other, as whoever
+ * takes them away tells the inode the time. */
+static void keep_time(struct start *s, const struct scratch_unsettled *x)
+{
+    struct scratch_inode inode;
+    struct stat st;
+    struct hard *h = NULL;
+    struct err e = {0};
+    arena_clear(s->a);
+    int r = scratch_getattr(s->n->names, x->bucket, x->ino, s->a, &inode, &e);
+    if (r < 0 || inode.size_bytes > 0)
+        return;
+    r = hard_find(s->n->store, slice_of(x->location, x->location_bytes), &h, &e);
+    if (r == 0)
+        r = hard_stat(h, &st);
+    bool is_other = r == 0 && st.st_size == 0 && st.st_blocks == 0 && snode_ns(st.st_mtim) != inode.mtime_ns;
+    if (is_other && hard_is_written(h) != -EAGAIN) /* else a mount goes on with it: the power was on */
+        r = hard_set_mtime(h, inode.mtime_ns, &e);
+    if (r < 0)
+        log_info("object", "inode %" PRIu64 ": its time is its file's: %s", x->ino,
+                 e.text[0] ? e.text : err_text(r));
+    hard_unref(h);
+}
+
 /* What is on disk of a file that was being written counts in its bucket's quota from the beginning. */
 static void count_unsettled(struct start *s, const struct scratch_unsettled *x)
 {
@@ -219,6 +244,7 @@ static int on_unsettled(void *arg, const struct scratch_unsettled *x)
     sfile_queue_locked(s->n, f);
     lock_drop(&s->n->lock);
     sfile_put(s->n, f);
+    keep_time(s, x);
     count_unsettled(s, x);
     return 0;
 }

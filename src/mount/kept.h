@@ -48,7 +48,7 @@ struct kept_facts {
     uint32_t init_bytes;
     uint8_t init[KEPT_INIT_BYTES];
     struct id128 id;               /* of the mount, in numbered requests and the sessions of its clients */
-    uint64_t root;                 /* inode */
+    _Atomic uint64_t root;         /* inode */
     _Atomic uint64_t own_requests; /* numbered ones that no request of the kernel asked for */
     _Atomic uint64_t next_node;    /* id, of a mirror bucket's mount */
     _Atomic uint64_t node_serial;

@@ -114,20 +114,16 @@ static int find_root(struct mount *m, uint64_t *ret, struct err *e)
 /* As S3 removes a directory that only keys made with the last of them, and makes another with the next. */
 bool tree_find_root_again(struct mount *m)
 {
-    struct wire_tree_getattr_req req = {.bucket = slice_str(m->bucket), .ino = m->tree->root};
-    struct wire_tree_getattr_rep rep;
     struct err e = {0};
     uint64_t root = 0;
-    _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    if (m->prefix[0] == '\0')
+    if (m->prefix[0] == '\0' || find_root(m, &root, &e) < 0)
         return false;
-    int r = client_tree_getattr(m->client, &req, &b, &rep, &e);
-    bool is_gone = r == -ENOENT || (r == 0 && rep.inode.links == 0);
-    if (!is_gone || find_root(m, &root, &e) < 0)
-        return false;
+    if (atomic_exchange(&m->tree->root, root) == root) /* another thread was faster */
+        return true;
     log_info("mount", "%s: was removed, and is another directory now", m->options->bucket);
-    m->tree->root = root;
     kept_facts(m->seat.kept)->root = root;
+    (void)passthrough_forget_names(
+        m->se); /* who asks for one at this moment may be told of the one that is gone */
     return true;
 }
 

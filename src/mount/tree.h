@@ -135,8 +135,8 @@ static inline fuse_ino_t tree_id(const struct mount *m, uint64_t ino)
     return ino == m->tree->root ? FUSE_ROOT_ID : ino;
 }
 
-/* Somebody else has changed the bucket: where the directory that was mounted (BUCKET/PREFIX) is gone, another
- * one that has its name by now is the root from here on: true. Asks the node. */
+/* The directory that was mounted (BUCKET/PREFIX) is gone: another one that has its name by now is the root
+ * from here on: true. Asks the node. */
 bool tree_find_root_again(struct mount *m);
 
 static inline struct slice tree_mount_id(const struct mount *m)

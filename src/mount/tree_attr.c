@@ -188,6 +188,13 @@ static int get_attr(struct mount *m, uint64_t ino, struct buf *b, struct wire_in
     return r;
 }
 
+static bool is_gone(int r, const struct wire_inode *x)
+{
+    return r == -ENOENT || (r == 0 && x->links == 0);
+}
+
+/* Of the root the kernel asks before it looks anything up in it, as it does not believe in its attributes for
+ * long, and is told when others have changed the bucket. */
 void tree_op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fi)
 {
     (void)fi;
@@ -203,6 +210,12 @@ void tree_op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fi)
         return;
     }
     int r = get_attr(m, ino, &b, &x, &e);
+    if (id == FUSE_ROOT_ID && is_gone(r, &x) && tree_find_root_again(m)) {
+        ino = tree_ino(m, id);
+        serial = tree_known_serial(known, ino);
+        buf_clear(&b);
+        r = get_attr(m, ino, &b, &x, &e);
+    }
     if (r < 0) {
         mount_reply_error(req, "getattr", r, &e);
         return;

@@ -69,8 +69,6 @@ static void on_begun(void *arg)
 {
     struct tree_watch *w = arg;
     (void)forget_all(w); /* a record says whether we are alone */
-    if (tree_find_root_again(w->m))
-        (void)forget_all(w);
 }
 
 static void on_records(void *arg, const uint64_t *v, size_t n)
@@ -82,8 +80,6 @@ static void on_records(void *arg, const uint64_t *v, size_t n)
     if (!alone)
         atomic_store(&w->is_alone, false);
     int r = forget_all(w); /* also before the first time: this is how we learn whether the kernel can */
-    if (tree_find_root_again(w->m))
-        r = forget_all(w);
     if (r < 0 && alone)
         log_debug("mount", "names are believed for the attribute timeout only: %s", err_text(r));
     atomic_store(&w->is_alone, alone && r == 0 && w->m->timeout_s > 0);

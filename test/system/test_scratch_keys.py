@@ -142,6 +142,24 @@ def test_ordinary_work(node, shared, ours, scratch):
     harness.wait_until(lambda: do_as_nobody(read, ours.path) == "by root", 60, "read what root has written")
 
 
+@NEEDS_MTAB
+def test_a_part_of_a_bucket_that_comes_again(as_nobody, node, shared, scratch):  # noqa: F811
+    """The directory that is mounted goes with its last key; what has its name after that is what the mount shows, although the node does
+    not tell it of changes. (tree_find_root_again in tree_op_getattr, mount/tree_attr.c.)"""
+    s3, socket_path = node.s3(), node.socket_path
+    s3.put_object(Bucket=scratch, Key="a/b/c", Body=b"old")
+    with mounted_with_keys(as_nobody, node, f"{scratch}/a/b", scratch, socket_path=socket_path) as one:
+        names = "print(*os.listdir(sys.argv[1]))"
+        assert do_as_nobody(names, one.path) == "c"
+        s3.delete_object(Bucket=scratch, Key="a/b/c")
+        exists = "print(os.path.exists(sys.argv[1]))"
+        harness.wait_until(lambda: do_as_nobody(exists, one.path / "c") == "False", what="a removed file to be gone")
+        s3.put_object(Bucket=scratch, Key="a/b/d", Body=b"new")
+        harness.wait_until(lambda: do_as_nobody(exists, one.path / "d") == "True", what="a file in the new directory")
+        assert do_as_nobody(names, one.path) == "d"
+        assert do_as_nobody("print(open(sys.argv[1]).read())", one.path / "d") == "new"
+
+
 REFUSED = """
 import errno, json, socket, stat
 os.chdir(sys.argv[1])

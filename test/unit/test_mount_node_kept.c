@@ -380,7 +380,7 @@ static void test_killed_anywhere(void **state)
         pid_t pid = fork();
         if (pid == 0)
             churn(k);
-        while (*(volatile uint64_t *)&kept_facts(k)->root == 0)
+        while (kept_facts(k)->root == 0)
             sys->sleep_ns(100000);
         sys->sleep_ns((uint64_t)(i % 7) * 300000 + 50000);
         assert_int_equal(kill(pid, SIGKILL), 0);

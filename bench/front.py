@@ -29,7 +29,7 @@ LOADS = [
     ("1 MiB", MIB, 128, 3_072, 256, 1.0),
     ("10 MiB", 10 * MIB, 24, 512, 256, 1.0),
 ]
-PEER_LOADS = [0, 1, 2, 3, 5]
+PEER_LOADS, PEER_ROUNDS = [0, 1, 2, 3, 5], 3  # which of them, and rounds between two writings of their objects
 QUICK_SHARE = 8
 UNSIGNED_BYTES = 100 << 10
 PIECES_BYTES, PIECES_KIB = 10 * MIB, 256  # objects that are also taken in pieces as large as boto3's
@@ -286,13 +286,13 @@ def take_load(lab, which, with_peers, left_out, size_title, size, objects, reque
 
 
 def one_load(lab, with_peers, size_title, size, objects, requests, connections, goal):
-    """The rows of one load. Beside the peers its objects are written once: to start all of them anew takes longer than the rounds do."""
+    """The rows of one load. Beside the peers its objects are written anew before every third round: to start all of them takes as long as three."""
     if lab.quick:
         objects, requests = max(8, objects // QUICK_SHARE), requests // QUICK_SHARE
     title, left_out, all_taken = f"Warm S3 GET of {size_title} objects, {connections} connections", {}, Taken()
-    for which in [range(lab.pairs)] if with_peers else layouts(lab):
+    for which in layouts(lab, PEER_ROUNDS if with_peers else 1):
         all_taken.add(title, *take_load(lab, which, with_peers, left_out, size_title, size, objects, requests, connections))
-    (_, (taken, share)), = all_taken.items()
+    (_, (taken, share)), = all_taken.items(left_out)
     unsigned, pieces = taken.pop(UNSIGNED, None), {name: taken.pop(name) for name in (OURS_PIECES, STATIC_PIECES) if name in taken}
     rows = rows_against(taken, share, title, "MB/s", 1e-6) + rows_left_out(left_out, title)
     for row in rows:

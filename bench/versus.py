@@ -16,14 +16,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 import lab as lab_module
 import peers
-from lab import GIB, MIB, OURS, SHAPE, harness, pair_row, say, spread, stolen
+from lab import MIB, OURS, SHAPE, harness, pair_row, say, spread, stolen
 from usage import Usage
 
-COLD_BYTES, QUICK_COLD_BYTES = GIB, 32 * MIB
-WARM_BYTES, QUICK_WARM_BYTES = 512 * MIB, 64 * MIB
+COLD_BYTES, QUICK_COLD_BYTES = 256 * MIB, 32 * MIB
+WARM_BYTES, QUICK_WARM_BYTES = 256 * MIB, 64 * MIB
 RANDOM_READS, QUICK_RANDOM_READS = 50_000, 2_000
 SMALL_FILES, QUICK_SMALL_FILES, SMALL_BYTES = 20_000, 300, 110_000
-PEER_FILES = 4_000
+PEER_FILES = 1_000
 SMALL_WORKERS, QUICK_SMALL_WORKERS = (1, 4), (4,)
 READ_ONLY, LIBRARY = "forebay, read-only", "forebay, library"
 DISK, TMPFS, STRAIGHT, ONE_GET = peers.DISK, peers.TMPFS, "parallel ranges straight from the origin", "one GET straight from the origin"
@@ -62,11 +62,11 @@ def rounds(lab, sides, left_out=None, pairs=None, which=None):
     return {name: samples for name, samples in taken.items() if name not in (left_out or {})}, share[0]
 
 
-def layouts(lab):
-    """The rounds of a measurement of warm bytes, apart: before each its files are written anew on all sides. As they lie in memory then, which
-    differs more from writing to writing than one reading from the next, they are read in all rounds of one layout: nine of one are one
-    sample of what a run finds. A quick run, and flame graphs, have one layout for all."""
-    return [range(lab.pairs)] if lab.quick or lab.flames else [range(i, i + 1) for i in range(lab.pairs)]
+def layouts(lab, n=1):
+    """The rounds of a measurement of warm bytes, n and n apart: before each n its files are written anew on all sides. As they lie in memory
+    then, which differs more from writing to writing than one reading from the next, they are read in all rounds of one layout: nine of one are
+    one sample of what a run finds. A quick run, and flame graphs, have one layout for all."""
+    return [range(lab.pairs)] if lab.quick or lab.flames else [range(i, min(i + n, lab.pairs)) for i in range(0, lab.pairs, n)]
 
 
 class Taken:
@@ -81,9 +81,10 @@ class Taken:
         for name, results in taken.items():
             samples.setdefault(name, []).extend(results)
 
-    def items(self):
-        """In the order in which the keys came first."""
-        return [(key, (samples, statistics.mean(shares))) for key, (samples, shares) in self._of.items()]
+    def items(self, left_out=()):
+        """In the order in which the keys came first; without what was left out of a layout, whichever that was."""
+        return [(key, ({name: of for name, of in samples.items() if name not in left_out}, statistics.mean(shares)))
+                for key, (samples, shares) in self._of.items()]
 
 
 def costs(samples):
@@ -139,6 +140,15 @@ def mounted(lab, bucket, endpoint, sources, left_out, wanted=None):
                 reads_ahead_as(running.get(OURS, system), peer.name, system)
                 running[peer.name] = system
         yield running
+
+
+def in_layouts(lab, bucket, endpoint, sources, left_out, check, take):
+    """Calls take(its rounds, {name: Running}) for each layout, with all systems mounted anew: what each has of the objects, in its cache or as a copy
+    of its own, was written for that layout. check(system): raises where its bytes are not right, and has read them all."""
+    wanted = [*peers.LOCAL, *peers.present(left_out)]
+    for which in layouts(lab):
+        with mounted(lab, bucket, endpoint, sources, left_out, [peer for peer in wanted if peer.name not in left_out]) as running:
+            take(which, those_that(running, left_out, check))
 
 
 @contextlib.contextmanager
@@ -303,24 +313,28 @@ def warm_once(lab, system, readers, mode, block, count):
 
 def peers_warm(lab):
     """Warm reads through the mounts of all systems, of the disk and of tmpfs, by one reader and by four at once: each reads the whole file once more
-    right before its own sample, so that it lies in the page cache or in the system's own cache, whoever came between. All mounts have the same
-    read_ahead_kb."""
+    right before its own sample, so that it lies in the page cache or in the system's own cache, whoever came between. Before each round all
+    systems are mounted anew, with nothing in their caches, and read the file for the first time. All mounts have the same read_ahead_kb."""
     size = QUICK_WARM_BYTES if lab.quick else WARM_BYTES
     source = lab.path("warm")
     lab_module.write_random(source, size, "peers warm")
     bucket = lab.upload({"warm.bin": source})
-    rows, left_out = [], {}
-    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, {"warm.bin": source}, left_out) as running:
-        running = those_that(running, left_out, gives(source, "warm.bin"))
+    taken, left_out, read_ahead_kb = Taken(), {}, []
+
+    def take(which, running):
+        read_ahead_kb.append(running[OURS].read_ahead_kb)
         for title, mode, block in WARM_WAYS:
             for readers in WARM_READERS:
-                say(f"warm through all mounts, {title}, {readers} readers: {', '.join(running)}")
-                taken, share = rounds(lab, {
-                    name: lambda s=system, c=warm_count(lab, name, mode, block, size): warm_once(lab, s, readers, mode, block, c)
-                    for name, system in running.items() if name not in left_out}, left_out)
+                sides = {name: lambda s=system, c=warm_count(lab, name, mode, block, size): warm_once(lab, s, readers, mode, block, c)
+                         for name, system in running.items() if name not in left_out}
                 at_once = f", {readers} readers at once" if readers > 1 else ""
-                rows += rows_against(taken, share, f"Warm {title} reads through the mount{at_once}", "MB/s", 1e-6,
-                                     read_ahead_kb=running[OURS].read_ahead_kb)
+                say(f"warm through all mounts, {title}, {readers} readers: {', '.join(sides)}")
+                taken.add(f"Warm {title} reads through the mount{at_once}", *rounds(lab, sides, left_out, which=which))
+
+    with lab.shaper() as shaper:
+        in_layouts(lab, bucket, shaper.endpoint, {"warm.bin": source}, left_out, gives(source, "warm.bin"), take)
+    rows = [row for title, (samples, share) in taken.items(left_out)
+            for row in rows_against(samples, share, title, "MB/s", 1e-6, read_ahead_kb=read_ahead_kb[-1])]
     return rows + rows_left_out(left_out, "Warm reads through the mount")
 
 
@@ -444,19 +458,25 @@ def small(lab):
 
 
 def peers_small(lab):
-    """The same work through the mounts of all systems, on the disk and on tmpfs, with fewer files."""
+    """The same work through the mounts of all systems, on the disk and on tmpfs, with fewer files. Before each round all systems are mounted
+    anew, with nothing in their caches, and read all files for the first time."""
     count = QUICK_SMALL_FILES if lab.quick else PEER_FILES
     plain = make_files(lab, count, SMALL_BYTES)
     say(f"{count} small files: to the origin and into the systems that need a copy")
     bucket, sources = make_objects(lab, count, SMALL_BYTES), sources_of(plain)
-    rows, left_out = [], {}
-    with lab.shaper() as shaper, mounted(lab, bucket, shaper.endpoint, sources, left_out) as running:
-        running = those_that(running, left_out, lambda system: epoch(system.dir, 8))
+    taken, left_out, read_ahead_kb = Taken(), {}, []
+
+    def take(which, running):
+        read_ahead_kb.append(running[OURS].read_ahead_kb)
         places = {name: (system.dir, [], system.pids) for name, system in running.items()}
         for workers in QUICK_SMALL_WORKERS if lab.quick else SMALL_WORKERS:
-            taken, share = small_rounds(lab, places, workers, left_out)
-            rows += rows_against(taken, share, f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}, through the mount",
-                                 "files/s", 1.0, read_ahead_kb=running[OURS].read_ahead_kb)
+            title = f"{count:,} warm files of 110 KB, {workers} worker{'s' if workers > 1 else ''}, through the mount"
+            taken.add(title, *small_rounds(lab, places, workers, left_out, which=which))
+
+    with lab.shaper() as shaper:
+        in_layouts(lab, bucket, shaper.endpoint, sources, left_out, lambda system: epoch(system.dir, 8), take)
+    rows = [row for title, (samples, share) in taken.items(left_out)
+            for row in rows_against(samples, share, title, "files/s", 1.0, read_ahead_kb=read_ahead_kb[-1])]
     return rows + rows_left_out(left_out, f"{count:,} warm files of 110 KB, through the mount")
 
 

@@ -15,7 +15,7 @@ from usage import ClientLimit, Usage, tmpfs
 from versus import (BESIDE, DISK, OURS, TMPFS, NotRun, asked, bench, cost_row, costs, epoch, make_files, make_objects, measured, mounted, no_processes,
                     quiet, rounds, rows_against, rows_left_out, sources_of, those_that, upload_all)
 
-TRAIN_FILES, QUICK_TRAIN_FILES, TRAIN_BYTES = 4000, 960, 110_000
+TRAIN_FILES, PEER_TRAIN_FILES, QUICK_TRAIN_FILES, TRAIN_BYTES = 4000, 2000, 960, 110_000
 TRAIN = ["--batch", "64", "--compute", "40ms", "--prefetch", "4", "--workers", "2"]
 HALF_FILES, QUICK_HALF_FILES, HALF_BYTES = 200, 60, 2 * MIB
 HALF_EPOCHS = 4
@@ -24,7 +24,7 @@ CHECKPOINT_BYTES, QUICK_CHECKPOINT_BYTES = 2 * GIB, 128 * MIB
 META_FILES, QUICK_META_FILES, META_PER_DIRECTORY = 100_000, 2_000, 1_000
 SYNCED_DIRECTORIES = 10
 DISK_EVERY = 3  # rounds of names: no goal is a share of the disk's, which takes as long as ours
-PEER_CHECKPOINT_BYTES, QUICK_PEER_CHECKPOINT_BYTES = 512 * MIB, 64 * MIB
+PEER_CHECKPOINT_BYTES, QUICK_PEER_CHECKPOINT_BYTES = 256 * MIB, 64 * MIB
 MODEL_BYTES, QUICK_MODEL_BYTES = 512 * MIB, 64 * MIB
 COLD_MODEL_BYTES, QUICK_COLD_MODEL_BYTES = GIB, 128 * MIB
 
@@ -69,7 +69,7 @@ def train(lab):
 def peers_train(lab):
     """The same training through the mounts of all systems and on the disk, beside tmpfs: the accelerator's utilisation. All of the files were
     read before."""
-    count = QUICK_TRAIN_FILES if lab.quick else TRAIN_FILES
+    count = QUICK_TRAIN_FILES if lab.quick else PEER_TRAIN_FILES
     plain = make_files(lab, count, TRAIN_BYTES)
     bucket, sources = make_objects(lab, count, TRAIN_BYTES), sources_of(plain)
     title, left_out = f"Emulated training on {count:,} files of 110 KB through the mount, accelerator utilisation", {}

@@ -90,9 +90,58 @@ def test_what_is_warm_is_written_anew_before_each_round(lab_module):
     assert "".join(order) == "|abab|baba|abab"
     assert [(key, samples) for key, (samples, _share) in taken.items()] == [("one", {"a": [2, 8, 12], "b": [3, 7, 13]}),
                                                                             ("other", {"a": [4, 10, 14], "b": [5, 9, 15]})]
+    Whole.pairs = 5
+    assert versus.layouts(Whole(), 2) == [range(2), range(2, 4), range(4, 5)]
     for quick, graphs in ((True, None), (False, object())):
         Whole.quick, Whole.flames = quick, graphs
-        assert versus.layouts(Whole()) == [range(3)]
+        assert versus.layouts(Whole()) == versus.layouts(Whole(), 2) == [range(5)]
+
+
+def test_who_fails_in_a_later_layout_is_left_out_of_all_and_of_those_that_follow(lab_module, monkeypatch):
+    """By a mount that does not start, by other bytes, or within a sample: a row of it would be one of fewer layouts than the others'."""
+    import versus
+
+    class Whole(Unwatched):
+        quick, flames, pairs = False, None, 3
+
+    class Fake:
+        def __init__(self, name, unable=()):
+            self.name, self.unable, self.mounts = name, unable, 0
+
+        @contextlib.contextmanager
+        def volume(self, _lab, _bucket, _endpoint, _sources):
+            def start():
+                self.mounts += 1
+                if "mount" in self.unable and self.mounts == 2:
+                    raise RuntimeError("no such device")
+                return contextlib.nullcontext(versus.peers.Running(self, []))
+            yield start
+
+    def check(system):
+        if "bytes" in system.dir.unable and system.dir.mounts == 2:
+            raise RuntimeError("gave other bytes")
+
+    def read(system):
+        if "read" in system.dir.unable and system.dir.mounts == 2:
+            raise OSError("an error")
+        return {"rate": 1.0}
+
+    ours, others = Fake(versus.OURS), [Fake("fit"), Fake("unmounted", ["mount"]), Fake("other", ["bytes"]), Fake("failing", ["read"])]
+    monkeypatch.setattr(versus.peers, "FOREBAY", ours)
+    monkeypatch.setattr(versus.peers, "LOCAL", [])
+    monkeypatch.setattr(versus.peers, "present", lambda left_out: others)
+    taken, left_out, seen = versus.Taken(), {}, []
+
+    def take(which, running):
+        seen.append(list(running))
+        taken.add("row", *versus.rounds(Whole(), {name: lambda s=system: read(s) for name, system in running.items()}, left_out, which=which))
+
+    versus.in_layouts(Whole(), "bucket", "endpoint", {}, left_out, check, take)
+    (_, (samples, _share)), = taken.items(left_out)
+    assert {name: len(of) for name, of in samples.items()} == {versus.OURS: 3, "fit": 3}
+    assert left_out == {"unmounted": "no such device", "other": "gave other bytes", "failing": "an error"}
+    assert seen == [[versus.OURS, "fit", "unmounted", "other", "failing"], [versus.OURS, "fit", "failing"], [versus.OURS, "fit"]]
+    assert [peer.mounts for peer in (ours, *others)] == [3, 3, 2, 2, 2]
 
 
 def test_files_of_a_layout_are_emptied_and_keep_their_names(lab_module, tmp_path):

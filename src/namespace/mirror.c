@@ -377,6 +377,11 @@ static bool answers(const struct attr *found, bool posix, bool full)
     return (posix || !found->is_directory) && (!full || found->has_meta);
 }
 
+static bool is_nameable(struct slice key, bool posix)
+{
+    return key.n > 0 && key.n <= ORIGIN_KEY_MAX_BYTES && (!posix || mirror_key_is_path(key));
+}
+
 int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full, bool fresh,
                 struct arena *a, struct attr *ret, struct err *e)
 {
@@ -385,7 +390,7 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
             .is_directory = true, .confirmed_ns = sys->real_ns(), .mtime_ns = u->bucket->created_ns};
         return 0;
     }
-    if (key.n == 0 || key.n > ORIGIN_KEY_MAX_BYTES || (posix && !mirror_key_is_path(key)))
+    if (!is_nameable(key, posix))
         return err_set(e, -ENOENT, "no such key");
     struct attr found;
     uint64_t seen = mirror_generation(m, u->bucket, key); /* what is learnt may build on what is recalled */
@@ -402,6 +407,14 @@ int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool pos
         return err_set(e, -ENOENT, "no such key");
     *ret = found;
     return 0;
+}
+
+bool mirror_knows(struct mirror *m, const struct bucket *b, struct slice key, bool posix, bool full,
+                  struct arena *a)
+{
+    struct attr found;
+    return !is_nameable(key, posix) ||
+           (mirror_recall(m, b, key, a, &found) == 0 && answers(&found, posix, full));
 }
 
 int mirror_stat_before(struct mirror *m, const struct bucket *b, struct slice key, bool posix, bool full,

@@ -64,6 +64,9 @@ void mirror_forget_bucket(struct mirror *m, const struct bucket *b);
  * wanted, of a directory the meta of its marker. -ENOENT. */
 int mirror_stat(struct mirror *m, struct upstream *u, struct slice key, bool posix, bool full, bool fresh,
                 struct arena *a, struct attr *ret, struct err *e);
+/* Whether mirror_stat would not ask the origin. */
+bool mirror_knows(struct mirror *m, const struct bucket *b, struct slice key, bool posix, bool full,
+                  struct arena *a);
 /* What mirror_stat said of the key before, however long ago; -ENOENT: nothing, or that it is not there. */
 int mirror_stat_before(struct mirror *m, const struct bucket *b, struct slice key, bool posix, bool full,
                        struct arena *a, struct attr *ret);

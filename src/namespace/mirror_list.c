@@ -357,6 +357,8 @@ int mirror_list(struct mirror *m, struct upstream *u, const struct wire_list_req
     page_key(m, u->bucket, &q, &k);
     bool may_doubt = page_recall(m, u->bucket, &q, &k, &old, &is_fresh) &&
                      u->bucket->validate_listing != BUCKET_VALIDATE_ALWAYS;
+    if (!is_fresh && !may_doubt && q.flags & WIRE_NO_WAIT)
+        return err_set(e, -EAGAIN, "was not listed before");
     if (is_fresh || (may_doubt && !upstream_doubt_begin(u, &doubt))) {
         page_give(&old, a, ret);
         return 0;

@@ -156,7 +156,12 @@
 
 /* flags: WIRE_POSIX (a key may also name a directory: a prefix with keys below), WIRE_FRESH (ask the origin),
  * WIRE_META (with WIRE_POSIX: content type and metadata are wanted, too, of a directory those of its marker),
- * WIRE_SINCE (mtime is the later of the times of writing and of change, where both are known), WIRE_MODES.
+ * WIRE_SINCE (mtime is the later of the times of writing and of change, where both are known), WIRE_MODES,
+ * WIRE_NO_WAIT (-EAGAIN where nothing is known of it here).
+ *
+ * WIRE_NO_WAIT, here and of LIST and OPEN, is for who has no thread to wait for an origin: what is known here
+ * is told as without it, and of what is not the origin is not asked. Of what is known and too old to be
+ * believed it still is, and waited for no longer than it may be silent.
  *
  * WIRE_MODES, here and of LIST, OPEN, PUT_OPEN and SET_META, concerns scratch buckets alone: mode, owner and
  * time of an inode are lines of its metadata (net/posix_meta.h), of what is read in place of others of these
@@ -167,7 +172,8 @@
 #define WIRE_REP_stat(F) F(attr, attr)
 /* One page, byte order. delimiter 0 or '/'. `entries` holds encoded struct wire_entry, `next` continues (as
  * after). flags: WIRE_POSIX (leave out what a directory cannot hold), WIRE_FRESH, WIRE_SINCE, WIRE_MODES,
- * WIRE_UNFIT (also entries that stand for names longer than any key; the ETag says so). */
+ * WIRE_UNFIT (also entries that stand for names longer than any key; the ETag says so), WIRE_NO_WAIT (-EAGAIN
+ * where the page was not listed before). */
 #define WIRE_REQ_list(F)                                                                                     \
     F(str, bucket) F(str, prefix) F(u32, delimiter) F(str, after) F(u32, max) F(u32, flags)
 #define WIRE_REP_list(F) F(str, entries) F(u32, n_entries) F(u32, truncated) F(str, next)
@@ -179,6 +185,7 @@
  * close).
  * With WIRE_INLINE an object that is kept in memory (values=memory) comes with the answer: `data` is all of
  * it, state is INLINED, and there is no handle (0) to close.
+ * With WIRE_NO_WAIT -EAGAIN where not all bytes are here.
  * With WIRE_META the reply has content type and metadata, which S3 gets always and others where they are
  * known. `valid_ms`: how long another open would be answered alike without asking the origin, unless WATCH
  * says otherwise; UINT64_MAX for ever.

@@ -183,6 +183,17 @@ static int look_up(struct object_session *ses, struct upstream *u, const struct 
     return r;
 }
 
+/* Where nothing is known of it, who must not wait is told so. What is old is asked for: the origin is not
+ * waited for longer than it may be silent, and then the old is told. */
+static bool would_wait(struct object_session *ses, const struct upstream *u, const struct wire_stat_req *q,
+                       bool has_old, struct arena *a)
+{
+    bool posix = q->flags & WIRE_POSIX, full = !posix || (q->flags & WIRE_META);
+    if (!(q->flags & WIRE_NO_WAIT) || has_old)
+        return false;
+    return q->flags & WIRE_FRESH || !mirror_knows(ses->service->mirror, u->bucket, q->key, posix, full, a);
+}
+
 int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct arena *a,
             struct wire_stat_rep *rep, struct err *e)
 {
@@ -198,7 +209,10 @@ int op_stat(struct object_session *ses, const struct wire_stat_req *req, struct 
     if (believed == BELIEVED) {
         attr = cached;
     } else {
-        if (recall_old(ses, u->bucket, req, believed, &cached, a, &old))
+        bool has_old = recall_old(ses, u->bucket, req, believed, &cached, a, &old);
+        if (would_wait(ses, u, req, has_old, a))
+            r = err_set(e, -EAGAIN, "nothing is known of it here");
+        else if (has_old)
             r = stat_doubted(s, u, req, &old, a, &attr, e);
         else if (!has_cached && is_looked_up(ses, u, req, a))
             r = look_up(ses, u, req, a, &attr, e);

@@ -509,6 +509,17 @@ static bool open_warm(struct opener *o)
     return false;
 }
 
+/* All bytes are here, of a version that is confirmed where it is too old; or is given as it is, where the
+ * origin says nothing (revalidate). */
+static bool is_here(struct opener *o)
+{
+    if (o->bucket->validate == BUCKET_VALIDATE_ALWAYS || load_entry(o) < 0)
+        return false;
+    bool is_whole = extent_is_complete(o->extent) && !lacks_meta(o) && (entry_is_fresh(o) || !o->is_outdated);
+    extent_unref(TAKE_PTR(o->extent));
+    return is_whole;
+}
+
 /* ---- look-ups ---- */
 
 static int look_up(struct opener *o, struct err *e)
@@ -714,6 +725,8 @@ static int open_version(struct opener *o, struct wire_open_rep *rep, struct err 
     int unsent = warm ? -ENOENT : open_unsent(o, rep, e);
     if (unsent != -ENOENT)
         return unsent;
+    if (!warm && o->req->flags & WIRE_NO_WAIT && !is_here(o))
+        return err_set(e, -EAGAIN, "not all of it is here");
     int result = warm ? 0 : settle_alone(o, e);
     if (result == 0)
         result = check_conditions(o, o->attr.etag, e);

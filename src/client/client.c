@@ -208,6 +208,7 @@ int client_new(const struct client_options *o, struct client **ret, struct err *
     c->number = o->number;
     c->before_sleep = o->before_sleep ? o->before_sleep : sleep_at_once;
     c->is_unwanted = o->is_unwanted;
+    c->must_not_wait = o->must_not_wait;
     c->family = o->family ? *o->family : (struct id128){0};
     c->timeout_ms = MIN(o->timeout_ms ? o->timeout_ms : CLIENT_TIMEOUT_MS, (uint64_t)CLIENT_TIMEOUT_MAX_MS);
     c->max_connections = o->connections ? o->connections : CLIENT_CONNECTIONS;
@@ -269,6 +270,11 @@ bool client_passes_fds(const struct client *c)
 enum wire_via client_via(const struct client *c)
 {
     return c->via;
+}
+
+uint32_t client_no_wait(const struct client *c)
+{
+    return c->must_not_wait && c->must_not_wait() ? WIRE_NO_WAIT : 0;
 }
 
 uint64_t client_epoch(struct client *c)

@@ -55,8 +55,13 @@ struct client_options {
      * nothing. */
     void (*before_sleep)(void);
     /* Asked by it ten times a second while it waits for the answer to a question: whether nobody wants that
-     * any more. The call then fails with -EINTR, and the session goes on. NULL: somebody always does. */
+     * any more, or it may be waited for no longer. The call then fails with -EINTR, and the session goes on.
+     * NULL: somebody always does. */
     bool (*is_unwanted)(void);
+    /* Asked by it before each OPEN, FETCH and LIST of a reader: whether that has WIRE_NO_WAIT. NULL: none
+     * has.
+     */
+    bool (*must_not_wait)(void);
     const struct id128 *family; /* of clients whose sessions may end each other (END_SIBLINGS); NULL: alone */
 };
 
@@ -88,6 +93,8 @@ bool client_passes_fds(const struct client *c);
 enum wire_via client_via(const struct client *c);
 /* Epoch of the session now. */
 uint64_t client_epoch(struct client *c);
+/* WIRE_NO_WAIT where a call of this thread must not wait for an origin now, else 0. */
+uint32_t client_no_wait(const struct client *c);
 /* For who makes no calls for a while, and is to learn of the session's end: what the node has closed ends it.
  * Asks nobody. */
 void client_look(struct client *c);

@@ -103,6 +103,7 @@ static int ask_open(struct client *c, const struct client_file_open *o, struct b
         .if_match = o->if_match,
         .offset = o->offset,
         .expect = o->expect,
+        .flags = client_no_wait(c),
     };
     uint64_t epoch = 0;
     req.via = client_via(c);
@@ -488,7 +489,7 @@ static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n,
     struct wire_fetch_rep rep;
     uint64_t epoch = s->epoch;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
-    req.flags = s->fd < 0 ? WIRE_INLINE : 0;
+    req.flags = (s->fd < 0 ? WIRE_INLINE : 0) | client_no_wait(f->c);
     int r = client_call_at(f->c, &epoch, WIRE_OP_FETCH, &req, &b, &rep, e);
     if (r < 0)
         return r;
@@ -500,6 +501,8 @@ static ssize_t fetch(struct client_file *f, struct source *s, void *p, size_t n,
         count_read(f, s, n, /* by_node= */ true);
         return (ssize_t)n;
     }
+    if (rep.available == 0 && req.flags & WIRE_NO_WAIT)
+        return err_set(e, -EAGAIN, "not here yet");
     if (rep.available == 0 || s->fd < 0)
         return err_set(e, ERR_PROTOCOL, "no bytes before the end of the object");
     return read_known(f, s, p, MIN(n, rep.available), offset, e);

@@ -44,8 +44,8 @@ void client_file_close_all(struct client_file *const *v, size_t n);
 
 const struct client_attr *client_file_attr(const struct client_file *f);
 /* Bytes at `offset`: n, or fewer only at the end of the object; 0 beyond it. Any thread, several at once.
- * -ESTALE: the version is gone; -EIO, -ETIMEDOUT: the node does not answer; the origin's errors with its
- * words. */
+ * -ESTALE: the version is gone; -EIO, -ETIMEDOUT: the node does not answer; -EAGAIN: it would have to wait
+ * (must_not_wait); the origin's errors with its words. */
 ssize_t client_file_pread(struct client_file *f, void *p, size_t n, uint64_t offset, struct err *e);
 /* Whether every byte may be read from the descriptor now. Never turns false again. */
 bool client_file_is_complete(struct client_file *f);

@@ -38,6 +38,7 @@ struct client {
     uint64_t (*number)(uint32_t op); /* may be NULL */
     void (*before_sleep)(void);      /* never NULL */
     bool (*is_unwanted)(void);       /* may be NULL */
+    bool (*must_not_wait)(void);     /* may be NULL */
     bool (*make_room)(void *arg);    /* may be NULL */
     void *room_arg;
     struct id128 family; /* its first bytes begin each session; zero: none */

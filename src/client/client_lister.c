@@ -63,7 +63,7 @@ static int next_page(struct client_lister *l, struct err *e)
         .delimiter = (uint32_t)(unsigned char)l->delimiter,
         .after = slice_of(l->next, l->next_n),
         .max = l->page_keys,
-        .flags = l->flags,
+        .flags = l->flags | client_no_wait(l->c),
     };
     struct wire_list_rep rep;
     int r = client_list(l->c, &req, &l->page, &rep, e);

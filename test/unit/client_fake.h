@@ -54,7 +54,8 @@ struct fake {
     atomic_int fails[OPS_MAX];                        /* with this code, while it is not 0 */
     _Atomic uint64_t id[OPS_MAX], id_before[OPS_MAX]; /* of the last requests of this kind */
     atomic_int n_closed;                              /* handles */
-    atomic_bool is_earlier;                           /* it does not know CLOSE_MANY */
+    atomic_int n_no_wait;   /* OPEN, FETCH and LIST that must not wait; it has no bytes for those */
+    atomic_bool is_earlier; /* it does not know CLOSE_MANY */
     atomic_int open_now, open_most;
     atomic_int strangers; /* handles of another life that were used */
     atomic_bool wants_signature, gives_fds, lies;
@@ -141,6 +142,7 @@ static inline void do_open(struct conn *c, const struct wire_header *h, const st
 {
     struct fake *f = c->f;
     const char *etag = atomic_load(&f->etag);
+    (void)atomic_fetch_add(&f->n_no_wait, (q->flags & WIRE_NO_WAIT) != 0);
     struct wire_open_rep rep = {
         .handle = atomic_fetch_add(&f->next_handle, 1),
         .attr = {.kind = WIRE_FILE, .size_bytes = BODY_BYTES, .etag = slice_str(etag)},
@@ -164,6 +166,10 @@ static inline void do_fetch(struct conn *c, const struct wire_header *h, const s
         return;
     }
     uint64_t n = q->offset < BODY_BYTES ? MIN(MIN(q->n, piece), BODY_BYTES - q->offset) : 0;
+    if (q->flags & WIRE_NO_WAIT) {
+        (void)atomic_fetch_add(&c->f->n_no_wait, 1);
+        n = 0;
+    }
     _cleanup_free_ char *bytes = malloc(n + 1);
     for (uint64_t i = 0; i < n; i++)
         bytes[i] = content(q->offset + i);
@@ -243,6 +249,7 @@ static inline void do_list(struct conn *c, const struct wire_header *h, const st
     _cleanup_buf_ struct buf b = BUF_INIT(KIB);
     struct wire_entry a = {.key = SLICE_LIT("a"), .attr = {.kind = WIRE_FILE}}, z = {.key = SLICE_LIT("z")};
     bool first = q->after.n == 0;
+    (void)atomic_fetch_add(&c->f->n_no_wait, (q->flags & WIRE_NO_WAIT) != 0);
     assert_int_equal(wire_entry_encode(first ? &a : &z, &b), 0);
     struct wire_list_rep rep = {
         .entries = buf_view(&b), .n_entries = 1, .truncated = first, .next = SLICE_LIT("a")};

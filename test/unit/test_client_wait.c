@@ -347,6 +347,45 @@ static void test_an_answer_that_nobody_wants(void **state)
     atomic_store(&nobody_waits, false);
 }
 
+static atomic_bool has_no_time;
+
+static bool must_not_wait(void)
+{
+    return atomic_load(&has_no_time);
+}
+
+/* A thread that must not wait for an origin says so to the node, and hears that the bytes are not here; when
+ * it may wait it gets them. (Seen to fail without client_no_wait in client_file.c and client_lister.c.) */
+static void test_who_must_not_wait_says_so(void **state)
+{
+    struct fake *f = *state;
+    struct client_options o = {
+        .socket_path = f->path, .timeout_ms = PATIENCE_MS, .must_not_wait = must_not_wait};
+    for (int by_fd = 0; by_fd < 2; by_fd++) {
+        atomic_store(&f->gives_fds, by_fd);
+        _cleanup_(client_freep) struct client *c = NULL;
+        struct client_file_open open = {.bucket = SLICE_LIT("b"), .key = SLICE_LIT("k")};
+        _cleanup_(client_file_closep) struct client_file *file = NULL;
+        struct err e = {0};
+        char byte;
+        assert_int_equal(client_new(&o, &c, &e), 0);
+        int before = atomic_load(&f->n_no_wait);
+        atomic_store(&has_no_time, true);
+        assert_int_equal(client_file_open(c, &open, &file, &e), 0);
+        assert_int_equal(client_file_pread(file, &byte, 1, 0, &e), -EAGAIN);
+        struct client_lister_open all = {.bucket = SLICE_LIT("b")};
+        _cleanup_(client_lister_freep) struct client_lister *l = client_lister_new(c, &all);
+        struct wire_entry entry;
+        assert_int_equal(client_lister_next(l, &entry, &e), 1);
+        assert_int_equal(atomic_load(&f->n_no_wait), before + 3);
+        assert_int_equal(client_no_wait(c), WIRE_NO_WAIT);
+        atomic_store(&has_no_time, false);
+        assert_int_equal(client_file_pread(file, &byte, 1, 0, &e), 1);
+        assert_int_equal(atomic_load(&f->n_no_wait), before + 3);
+        assert_int_equal(client_no_wait(c), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +402,7 @@ int main(void)
         NODE_TEST(test_health_is_asked_rarely),
         NODE_TEST(test_no_descriptor_to_ask_by),
         NODE_TEST(test_an_answer_that_nobody_wants),
+        NODE_TEST(test_who_must_not_wait_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

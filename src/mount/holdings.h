@@ -19,6 +19,7 @@
     X(FILES, files, false, "open files, and files being written")                                            \
     X(DIRECTORIES, directories, false, "open directories")                                                   \
     X(LOCKS, locks, false, "programs that wait for locks")                                                   \
+    X(PARKED, parked, false, "requests that wait for a thread")                                              \
     X(INODES, inodes, true, "inodes that the kernel knows of")                                               \
     X(KEPT_FILES, kept_files, true, "files kept open")                                                       \
     X(LISTINGS, listings, true, "pages of listings")                                                         \

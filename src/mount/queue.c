@@ -7,6 +7,7 @@
  *  1. The file is armed, or exactly one thread leads, or is about to have the event.
  *  2. A leader passes on after any result of a read but that of a quick request.
  *  3. A leader that held on through a call sees at its next read whether another program had to wait for it.
+ *  4. What is parked (parking.h) comes before what the kernel has.
  *
  * Failure modes: a thread that was cancelled while it led takes the lead with it; that is done to all threads
  * at once, at the end.
@@ -17,6 +18,7 @@
 #include "base/look.h"
 #include "base/macro.h"
 #include "base/sys.h"
+#include "mount/parking.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +27,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define LOOK_NS   100000  /* how long for the next request */
@@ -34,6 +37,7 @@
 
 static struct {
     int fd, epoll; /* of /dev/fuse; a process has one mount */
+    int wake_fd;   /* an event: one thread looks at what is parked */
     bool is_on, may_look;
     uint64_t quick; /* QUEUE_BITs */
     _Atomic uint64_t
@@ -66,7 +70,7 @@ bool queue_pace_is_fast(const struct queue_pace *p, uint64_t now_ns)
 
 static void pass_on(void)
 {
-    struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT};
+    struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT, .data.fd = queue.fd};
     leads = held_on = false;
     (void)atomic_fetch_add(&queue.turns, 1);
     int r = epoll_ctl(queue.epoll, EPOLL_CTL_MOD, queue.fd, &e);
@@ -98,14 +102,15 @@ void queue_lock(struct lock *l)
     lock_take(l);
 }
 
-/* 0, or -1 and errno: EINTR. */
+/* 0; 1: it was woken instead; or -1 and errno: EINTR. */
 static int take_lead(void)
 {
     struct epoll_event e;
     int n = epoll_wait(queue.epoll, &e, 1, -1);
-    leads = n == 1;
+    bool is_woken = n == 1 && e.data.fd == queue.wake_fd;
+    leads = n == 1 && !is_woken;
     (void)atomic_load(&queue.turns);
-    return n == 1 ? 0 : -1;
+    return n == 1 ? is_woken : -1;
 }
 
 static uint32_t u32_at(const void *request, size_t n, size_t at)
@@ -170,12 +175,18 @@ static ssize_t read_alone(int fd, void *p, size_t n)
 
 ssize_t queue_read(int fd, void *p, size_t n)
 {
-    if (!queue.is_on)
-        return read_alone(fd, p, n);
     note_serving(false);
     for (;;) {
-        if (!leads && take_lead() < 0)
+        ssize_t parked = parking_next(p, n);
+        if (parked > 0)
+            queue_may_wait();
+        if (parked > 0 || !queue.is_on)
+            return parked > 0 ? parked : read_alone(fd, p, n);
+        int woken = leads ? 0 : take_lead();
+        if (woken < 0)
             return -1;
+        if (woken > 0)
+            continue;
         ssize_t got = look(p, n);
         int error = errno;
         if (got > 0) {
@@ -192,14 +203,28 @@ ssize_t queue_read(int fd, void *p, size_t n)
     }
 }
 
+/* Of an event fd, which nobody reads, each write is one. */
+static bool add_event(int fd, uint32_t how)
+{
+    struct epoll_event e = {.events = EPOLLIN | how, .data.fd = fd};
+    return epoll_ctl(queue.epoll, EPOLL_CTL_ADD, fd, &e) == 0;
+}
+
+void queue_wake(void)
+{
+    const uint64_t one = 1;
+    if (queue.is_on)
+        (void)!write(queue.wake_fd, &one, sizeof(one));
+}
+
 void queue_start(int fd, uint64_t quick)
 {
-    struct epoll_event e = {.events = EPOLLIN | EPOLLONESHOT};
     int flags = fcntl(fd, F_GETFL);
     cpu_set_t cpus;
     queue.epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (queue.epoll < 0 || epoll_ctl(queue.epoll, EPOLL_CTL_ADD, fd, &e) < 0 || flags < 0 ||
-        fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+    queue.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (queue.epoll < 0 || queue.wake_fd < 0 || !add_event(fd, EPOLLONESHOT) ||
+        !add_event(queue.wake_fd, EPOLLET) || flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
         log_warn("mount", "every thread reads for itself: %s", err_text(-errno));
         return;
     }

@@ -48,8 +48,11 @@ enum queue_op {
 /* Before the threads are started; fd is /dev/fuse. quick: QUEUE_BITs of the operations that keep to
  * queue_may_wait. Without memory for it every thread reads for itself. */
 void queue_start(int fd, uint64_t quick);
-/* The next request into p, which has room for n bytes, as read(2) of /dev/fuse, which never is -EAGAIN. */
+/* The next request into p, which has room for n bytes, as read(2) of /dev/fuse, which never is -EAGAIN; or
+ * one that was parked (parking.h). */
 ssize_t queue_read(int fd, void *p, size_t n);
+/* A thread that waits for the next request looks at what is parked. Any thread. */
+void queue_wake(void);
 /* The request that this thread serves may wait, for the node, a disk or a lock that is held for long. Any
  * thread, at any time. */
 void queue_may_wait(void);

@@ -5,6 +5,8 @@
 #include "mount/queue.h"
 
 #include "base/sys.h"
+#include "mount/parking.h"
+#include "mount/request.h"
 #include "mount/versions.h"
 
 #include <pthread.h>
@@ -97,6 +99,7 @@ static int teardown(void **state)
     for (size_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(f->threads[i], NULL), 0);
     assert_int_equal(atomic_load(&f->n_ended), THREADS);
+    parking_end();
     versions_fini(&f->versions);
     (void)close(f->fd);
     free(f);
@@ -220,6 +223,40 @@ static void test_a_change_at_the_origin_holds_up_who_asks_for_that_name(void **s
     wait_until_seen(f, 2);
 }
 
+static void *park_one(void *arg)
+{
+    struct fixture *f = arg;
+    struct message x = {.len = sizeof(x), .opcode = LOOKUP, .unique = 4};
+    request_begin(&x, sizeof(x));
+    parking_begin(&x, sizeof(x));
+    assert_false(parking_may_wait());
+    wait_for_gate(f);
+    parking_park();
+    return NULL;
+}
+
+/* A thread that waits for the kernel runs what is parked when it is woken. (Seen to fail without the event in
+ * queue_wake.) */
+static void test_who_waits_for_the_kernel_is_woken_for_what_is_parked(void **state)
+{
+    struct fixture *f = *state;
+    struct message x = {.len = sizeof(x), .opcode = LOOKUP, .unique = 2};
+    const struct parking_calls calls = {0};
+    pthread_t parker;
+    parking_start(f->fd, /* n_places= */ 1, &calls);
+    request_begin(&x, sizeof(x));
+    parking_begin(&x, sizeof(x));
+    assert_true(parking_may_wait());
+    assert_int_equal(pthread_create(&parker, NULL, park_one, f), 0);
+    wait_until_waiting(f, 1);
+    assert_int_equal(parking_next(&x, sizeof(x)), 0);
+    atomic_store(&f->gate, true);
+    (void)pthread_join(parker, NULL);
+    queue_wake();
+    wait_until_seen(f, 1);
+    assert_int_equal(atomic_load(&f->seen[4]), 1);
+}
+
 /* The next request is looked for when the last four came within a millisecond, by any clock. */
 static void test_pace(void **state)
 {
@@ -248,6 +285,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_program_alone_does_not_make_its_thread_pass_the_lead_on, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_a_change_at_the_origin_holds_up_who_asks_for_that_name, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_who_waits_for_the_kernel_is_woken_for_what_is_parked, setup,
                                         teardown),
         cmocka_unit_test(test_pace),
     };

@@ -135,7 +135,7 @@ void mount_check_told(struct mount *m, uint64_t serial, struct node *n, double t
 static int ask(struct mount *m, struct slice key, uint32_t flags, struct buf *b, struct wire_attr *ret,
                struct err *e)
 {
-    flags |= WIRE_POSIX | (m->posix ? WIRE_META : 0);
+    flags |= WIRE_POSIX | (m->posix ? WIRE_META : 0) | client_no_wait(m->client);
     struct wire_stat_req req = {.bucket = slice_str(m->bucket), .key = key, .flags = flags};
     struct wire_stat_rep rep;
     int r = client_stat(m->client, &req, b, &rep, e);

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "mount/parking.h"
 
 #define LOG_EVERY_MS 100 /* lines about failures: at most ten a second */
 
@@ -88,9 +89,27 @@ void mount_log_failure(struct mount *m, const char *what, int code, const struct
     log_error("mount", "%s: %s", what, e && e->text[0] ? e->text : err_text(code));
 }
 
+static void park(fuse_req_t req)
+{
+    fuse_reply_none(req); /* libfuse forgets it; the kernel waits */
+    parking_park();
+}
+
+bool mount_parks(fuse_req_t req)
+{
+    bool is_parked = !parking_may_begin();
+    if (is_parked)
+        park(req);
+    return is_parked;
+}
+
 void mount_reply_error(fuse_req_t req, const char *what, int code, const struct err *e)
 {
     assert(code < 0);
+    if (parking_is_due(code)) {
+        park(req);
+        return;
+    }
     mount_log_failure(mount_of(req), what, code, e);
     (void)fuse_reply_err(req, mount_errno(code));
 }

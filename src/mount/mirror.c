@@ -184,6 +184,7 @@ static void free_mirror(struct mount *m)
 const struct mount_kind mount_mirror = {
     .operations = &operations,
     .quick = QUICK,
+    .parks = true,
     .open = open_mirror,
     .start = start_mirror,
     .listen = listen_mirror,
@@ -200,6 +201,7 @@ const struct mount_kind mount_mirror = {
 const struct mount_kind mount_mirror_openless = {
     .operations = &openless_operations,
     .quick = QUICK,
+    .parks = true,
     .open = open_mirror,
     .start = start_mirror,
     .listen = listen_mirror,

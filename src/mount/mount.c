@@ -16,6 +16,7 @@
  */
 #include "mount/mount_internal.h"
 #include "mount/mountinfo.h"
+#include "mount/parking.h"
 #include "mount/queue.h"
 
 #include "base/log.h"
@@ -30,11 +31,12 @@
 #include <string.h>
 #include <sys/file.h>
 
-#define MAX_BACKGROUND 64
-#define CLIENT_SPARE   4   /* connections beside one per thread */
-#define AWAY_MS        200 /* between two tries to reach the node, by a process that takes over */
-#define LOCK_TRIES     600
-#define LOCK_PAUSE_MS  50
+#define MAX_BACKGROUND                                                                                       \
+    512                 /* read-ahead and RELEASE, beyond which the kernel keeps them back: also warm ones */
+#define CLIENT_SPARE  4 /* connections beside one per thread */
+#define AWAY_MS       200 /* between two tries to reach the node, by a process that takes over */
+#define LOCK_TRIES    600
+#define LOCK_PAUSE_MS 50
 
 void mount_negotiate(struct mount *m, struct fuse_conn_info *conn, unsigned wanted, unsigned unwanted,
                      enum passthrough_extra extra)
@@ -141,14 +143,17 @@ bool mount_has_ended(void)
 }
 
 /* A program that was killed while it waits here ends when it has an answer, whatever that is; and nobody is
- * answered for long by a mount that ends, nor do threads of its own ask on. */
+ * answered for long by a mount that ends, nor do threads of its own ask on. Who waits while too many do is
+ * asked for again later. */
 static bool nobody_waits(void)
 {
     bool is_over = mount_has_ended();
     if (request_unique() == 0)
         return is_over;
-    return request_is_question() &&
-           (is_over || (request_asker() > 0 && stuck_is_gone(request_asker(), request_process())));
+    if (!request_is_question())
+        return false;
+    return is_over || (request_asker() > 0 && stuck_is_gone(request_asker(), request_process())) ||
+           !parking_may_wait();
 }
 
 /* Who may not use the node's socket is told what else there is. */
@@ -180,6 +185,7 @@ static int connect_node(struct mount *m, struct err *e)
         .number = number_change,
         .before_sleep = queue_may_wait,
         .is_unwanted = nobody_waits,
+        .must_not_wait = parking_must_not_wait,
         .family = &kept_facts(m->seat.kept)->id,
     };
     int r = client_new(&c, &m->client, e);
@@ -334,8 +340,23 @@ static int make_session(struct mount *m, struct err *e)
     return m->se ? 0 : err_set(e, ERR_BAD_OPTION, "libfuse does not take these options");
 }
 
+static void run_parked(void *arg, void *request, size_t n)
+{
+    struct mount *m = CAST_MAGIC(mount, arg, MOUNT_MAGIC);
+    const struct fuse_buf one = {.mem = request, .size = n};
+    fuse_session_process_buf(m->se, &one);
+}
+
+static void look_for_parked(void *arg)
+{
+    (void)arg;
+    queue_wake();
+}
+
 static int serve(struct mount *m)
 {
+    const struct parking_calls calls = {
+        .run = run_parked, .wake = look_for_parked, .is_gone = stuck_is_gone, .arg = m};
     struct fuse_loop_config *config = fuse_loop_cfg_create();
     if (!config)
         abort();
@@ -344,6 +365,9 @@ static int serve(struct mount *m)
     /* Ending and starting threads costs a data set of small files more than it saves. */
     fuse_loop_cfg_set_idle_threads(config, (unsigned)m->options->threads);
     queue_start(fuse_session_fd(m->se), m->kind->quick);
+    if (m->kind->parks)
+        parking_start(fuse_session_fd(m->se), parking_places((unsigned)m->options->threads), &calls);
+    parking_watch();
     int r = fuse_session_loop_mt(m->se, config);
     fuse_loop_cfg_destroy(config);
     return r;
@@ -455,6 +479,7 @@ static int serve_until_the_end(struct mount *m, struct err *e)
             m->kind->listen(m);
         (void)serve(m);
         atomic_store(&is_served, true);
+        parking_end(); /* whose thread may be asking the node */
         if (m->kind->end)
             m->kind->end(m); /* its threads use the descriptor that unmounting closes */
         notifier_silence(m->notifier);

@@ -66,6 +66,7 @@ struct backing {
 struct mount_kind {
     const struct fuse_lowlevel_ops *operations;
     uint64_t quick; /* QUEUE_BITs of the operations that keep to queue_may_wait (queue.h) */
+    bool parks;     /* its changes ask mount_parks, and its errors are told by mount_reply_error */
     int (*open)(struct mount *m, struct err *e);
     void (*start)(struct mount *m);
     void (*listen)(struct mount *m); /* after the notifier was started; may be NULL */
@@ -143,8 +144,11 @@ static inline bool mount_takes_over(const struct mount *m)
 /* The errno (positive) that a program gets for a code. */
 int mount_errno(int code);
 /* Answers a request with an error; what programs do not expect in normal work is logged, in the origin's
- * words. */
+ * words. One that shall wait for a thread (parking.h) is parked instead. */
 void mount_reply_error(fuse_req_t req, const char *what, int code, const struct err *e);
+/* Asked before a change that may wait for the origin begins: true: it waits for a thread, and nothing of it
+ * may be used any more. */
+bool mount_parks(fuse_req_t req);
 void mount_log_failure(struct mount *m, const char *what, int code, const struct err *e);
 
 /* ---- attr.c ---- */

@@ -206,6 +206,8 @@ void mount_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct err e = {0};
     struct target t;
+    if (mount_parks(req))
+        return;
     int r = target_init(mount_of(req), parent, name, /* loses_it= */ true, &t);
     if (r == 0) {
         target_begin_unlink(&t);
@@ -248,6 +250,8 @@ void mount_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t 
     struct target t;
     struct wire_mkdir_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES), meta = BUF_INIT(POSIX_META_MAX_BYTES);
+    if (mount_parks(req))
+        return;
     int r = target_init(m, parent, name, /* loses_it= */ false, &t);
     if (r == 0)
         r = meta_of_new(req, t.parent, S_IFDIR | (mode & 07777), &meta);
@@ -356,6 +360,8 @@ void mount_op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, con
     struct node_attr a;
     _cleanup_(client_writer_freep) struct client_writer *w = NULL; /* it or b holds the ETag of a */
     _cleanup_buf_ struct buf meta = BUF_INIT(POSIX_META_MAX_BYTES), b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (mount_parks(req))
+        return;
     int r = target_init(m, parent, name, /* loses_it= */ false, &t);
     if (r == 0 && !m->posix)
         r = -EPERM;
@@ -402,6 +408,8 @@ void mount_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct target t;
     struct wire_rmdir_rep rep;
     _cleanup_buf_ struct buf b = BUF_INIT(CLIENT_REPLY_MAX_BYTES);
+    if (mount_parks(req))
+        return;
     int r = target_init(m, parent, name, /* loses_it= */ false, &t);
     if (r == 0 && holds_staged(&t))
         r = -ENOTEMPTY;
@@ -709,6 +717,8 @@ void mount_op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_i
 {
     struct err e = {0};
     struct target from, to = {0};
+    if (mount_parks(req))
+        return;
     int r = target_find(mount_of(req), parent, name, &from);
     if (r == 0)
         r = target_find(from.m, new_parent, new_name, &to);

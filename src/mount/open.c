@@ -545,6 +545,8 @@ void mount_op_create(fuse_req_t req, fuse_ino_t parent_id, const char *name, mod
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
+    if (mount_parks(req))
+        return;
     struct node *parent = node_get(m->nodes, parent_id), *n = NULL;
     struct handle *h = handle_of_before(m);
     struct node_attr made = {.mtime_ns = sys->real_ns()};

@@ -32,6 +32,7 @@
 
 #include "base/log.h"
 #include "base/slice.h"
+#include "mount/parking.h"
 #include "mount/queue.h"
 #include "mount/request.h"
 
@@ -199,6 +200,7 @@ static ssize_t read_request(int fd, void *p, size_t n)
     made = p;
     ssize_t got = queue_read(fd, p, n);
     request_begin(p, got > 0 ? (size_t)got : 0);
+    parking_begin(p, got > 0 ? (size_t)got : 0);
     return got;
 }
 

@@ -271,6 +271,8 @@ void mount_op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_
 {
     struct mount *m = mount_of(req);
     struct err e = {0};
+    if (mount_parks(req))
+        return;
     struct node *n = node_get(m->nodes, ino);
     int r = n ? set_attr(m, n, attr, to_set, fi, &e) : -ESTALE;
     if (r < 0) {

@@ -21,6 +21,7 @@
 #include "base/sys.h"
 #include "mount/before.h"
 #include "mount/holdings.h"
+#include "mount/parking.h"
 #include "mount/queue.h"
 #include "net/posix_meta.h"
 
@@ -285,8 +286,11 @@ static bool must_wait_locked(struct mount *m, const struct node *n, enum staging
 static int join_or_make(struct mount *m, struct node *n, enum staging_start start, struct staging **ret)
 {
     LOCK_SCOPE(node_table_lock(m->nodes));
-    while (must_wait_locked(m, n, start))
+    while (must_wait_locked(m, n, start)) {
+        if (!parking_may_stay())
+            return -EINTR;
         cond_wait(&m->stagings.changed, node_table_lock(m->nodes));
+    }
     if (n->staging && n->staging->is_replaced && start != STAGING_JOIN)
         return -ESTALE;
     if (n->staging) {

@@ -11,11 +11,13 @@
  * Failure modes: threads above RUNNING_PLACES share places, and then what is shown as running may be wrong;
  * counts and times are not. What a slow operation waited for is what its own thread asked the node for. An
  * operation that another thread answers later (waiting for a lock) has ended here when it was handed over.
+ * One that is parked (parking.h) counts from when it runs again.
  */
 #include "mount/stats.h"
 
 #include "base/hash.h"
 #include "base/sys.h"
+#include "mount/parking.h"
 #include "mount/tree.h"
 
 #define RUNNING_PLACES 1088 /* most threads of a mount, and some */
@@ -212,7 +214,10 @@ static void end(struct mount *m, struct running *r, enum stats_operation op, fus
         struct mount *m = mount_of(req);                                                                     \
         struct running *r = begin(m->stats, STATS_OP_##name);                                                \
         m->kind->operations->name arguments;                                                                 \
-        end(m, r, STATS_OP_##name, ino);                                                                     \
+        if (parking_is_done())                                                                               \
+            atomic_store_explicit(&r->began_ns, 0, memory_order_relaxed);                                    \
+        else                                                                                                 \
+            end(m, r, STATS_OP_##name, ino);                                                                 \
     }
 STATS_OPERATIONS(X)
 #undef X

@@ -29,6 +29,8 @@ static void publish(fuse_req_t req, const char *what, bool is_close, struct fuse
     struct handle *h = handle_of(fi);
     struct err e = {0};
     int r = 0;
+    if (h->staging && (h->is_writable || !is_close) && mount_parks(req))
+        return;
     if (h->staging && !is_close) /* what others wrote, too */
         r = staging_publish(mount_of(req), h->staging, &e);
     else if (h->staging && h->is_writable)

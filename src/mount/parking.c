@@ -6,7 +6,10 @@
  * place looks behind that whether something is parked, and who parks looks behind that for a place, or wakes
  * somebody who does.
  *  2. What has a place when it begins is not parked.
- *  3. parking.n is the length of the list.
+ *  3. parking.n is the length of both lists. Each has its requests in the order in which they came, whatever
+ * was tried meanwhile: who leaves a place runs the first of all.
+ *  4. However slow the node is to say that it has nothing, who is killed ends: a look tries requests for
+ * LOOK_MAX_NS and one more, and only asks whether the others' programs are gone.
  *
  * Failure modes: where no more can be parked (PARKED_MAX, or the memory of the mount, holdings.h) requests
  * wait in their threads without a place, and all threads may come to wait. A node that does not know
@@ -36,6 +39,7 @@
 #define UNIQUE_AT         8    /* of that, as in request.h */
 #define LOOK_NS           500000000ull
 #define LOOKED_AT_ONCE    256
+#define LOOK_MAX_NS       2000000000ull
 #define TRY_LOOKS         3  /* at a node that is slow, ten a second */
 #define TRY_AGAIN_LOOKS   40 /* by who has the time: longer than a node asks whether an origin is silent */
 
@@ -49,11 +53,16 @@ static_assert(sizeof(struct answer) == 16, "as the kernel has it");
 
 struct parked {
     struct parked *next;
+    uint64_t ticket; /* in the order in which they came */
     uint64_t unique; /* as the kernel has it */
     pid_t asker, process;
     bool is_question;
     size_t n;
     uint8_t bytes[];
+};
+
+struct parked_list {
+    struct parked *first, **end;
 };
 
 static struct {
@@ -66,7 +75,9 @@ static struct {
     bool is_watched;  /* by it */
     struct lock lock; /* covers what follows */
     struct cond woken;
-    struct parked *first, **end;
+    struct parked_list coming; /* to be looked at, and behind them those that come */
+    struct parked_list looked; /* at already; they are the older ones */
+    uint64_t tickets;          /* given out */
     bool must_stop;
 } parking;
 
@@ -78,6 +89,8 @@ static _Thread_local struct {
     bool tries;     /* what it asks the node now must not wait */
     bool has_tried; /* so it was with something that it asked */
     bool never_waits;
+    uint64_t ticket;   /* of what is looked at */
+    uint64_t tried_to; /* by a look that had no time for those behind it; 0: by none */
 } own;
 
 /* ---- places ---- */
@@ -179,12 +192,33 @@ bool parking_is_done(void)
     return own.is_parked;
 }
 
-static void add_last(struct parked *x)
+static void list_init(struct parked_list *l)
+{
+    *l = (struct parked_list){.end = &l->first};
+}
+
+static void list_add(struct parked_list *l, struct parked *x)
+{
+    x->next = NULL;
+    *l->end = x;
+    l->end = &x->next;
+}
+
+static struct parked *list_take(struct parked_list *l)
+{
+    struct parked *x = l->first;
+    l->first = x->next;
+    if (!l->first)
+        l->end = &l->first;
+    return x;
+}
+
+/* ticket: of what was parked before; 0: it comes now. */
+static void add(struct parked *x, uint64_t ticket)
 {
     LOCK_SCOPE(&parking.lock);
-    x->next = NULL;
-    *parking.end = x;
-    parking.end = &x->next;
+    x->ticket = ticket ? ticket : ++parking.tickets;
+    list_add(ticket ? &parking.looked : &parking.coming, x);
     if (atomic_fetch_add(&parking.n, 1) == 0)
         cond_signal(&parking.woken);
 }
@@ -204,7 +238,7 @@ void parking_park(void)
     holdings_take(HOLDING_PARKED, held_bytes(x->n));
     own.request = NULL;
     own.is_parked = true;
-    add_last(x);
+    add(x, own.ticket);
 }
 
 /* ---- what is parked ---- */
@@ -215,17 +249,29 @@ static void parked_free(struct parked *x)
     free(x);
 }
 
+/* The first of all; NULL: there is none. */
 static struct parked *take_first(void)
 {
     LOCK_SCOPE(&parking.lock);
-    struct parked *x = parking.first;
-    if (!x)
+    struct parked *a = parking.looked.first, *b = parking.coming.first;
+    if (!a && !b)
         return NULL;
-    parking.first = x->next;
-    if (!parking.first)
-        parking.end = &parking.first;
     (void)atomic_fetch_sub(&parking.n, 1);
-    return x;
+    return list_take(a && (!b || a->ticket < b->ticket) ? &parking.looked : &parking.coming);
+}
+
+/* The next one to be looked at; when all were, the first of all. */
+static struct parked *take_to_look(void)
+{
+    LOCK_SCOPE(&parking.lock);
+    if (!parking.coming.first && !parking.looked.first)
+        return NULL;
+    if (!parking.coming.first) {
+        parking.coming = parking.looked;
+        list_init(&parking.looked);
+    }
+    (void)atomic_fetch_sub(&parking.n, 1);
+    return list_take(&parking.coming);
 }
 
 ssize_t parking_next(void *p, size_t n)
@@ -263,19 +309,21 @@ static void try_again(struct parked *x)
     request_begin(x->bytes, x->n);
     *request_process() = x->process;
     parking_begin(x->bytes, x->n);
+    own.ticket = x->ticket;
     parking.calls.run(parking.calls.arg, x->bytes, x->n);
+    own.ticket = 0;
     own.request = NULL;
     request_begin(NULL, 0);
 }
 
-/* true: it has left, answered or to the end of the list. */
-static bool look_at(struct parked *x)
+/* true: it has left, answered. */
+static bool look_at(struct parked *x, bool may_try)
 {
-    if (!x->is_question) {
-        add_last(x);
+    bool is_gone = x->is_question && x->asker > 0 && parking.calls.is_gone(x->asker, &x->process);
+    if (!is_gone && !(x->is_question && may_try)) {
+        add(x, x->ticket);
         return false;
     }
-    bool is_gone = x->asker > 0 && parking.calls.is_gone(x->asker, &x->process);
     if (is_gone)
         answer(x, -EINTR);
     else
@@ -288,16 +336,22 @@ static bool look_at(struct parked *x)
 size_t parking_look(void)
 {
     size_t n = MIN(atomic_load(&parking.n), (unsigned)LOOKED_AT_ONCE), n_left = 0;
+    uint64_t began_ns = sys->mono_ns(), tried_to = 0;
+    bool has_time = true;
     struct parked *x;
     own.never_waits = true;
-    for (size_t i = 0; i < n && (x = take_first()); i++) {
-        bool has_left = look_at(x);
+    for (size_t i = 0; i < n && (x = take_to_look()); i++) {
+        has_time = has_time && sys->mono_ns() - began_ns < LOOK_MAX_NS;
+        bool may_try = has_time && x->ticket > own.tried_to;
+        tried_to = may_try ? x->ticket : tried_to;
+        bool has_left = look_at(x, may_try);
         own.is_parked = false;
         n_left += has_left;
         if (!has_left && is_place_free()) /* who left one has not seen this request */
             parking.calls.wake(parking.calls.arg);
     }
     own.never_waits = false;
+    own.tried_to = has_time ? 0 : tried_to;
     return n_left;
 }
 
@@ -305,7 +359,7 @@ size_t parking_look(void)
 static bool wait_for_turn(void)
 {
     LOCK_SCOPE(&parking.lock);
-    while (!parking.must_stop && !parking.first)
+    while (!parking.must_stop && atomic_load(&parking.n) == 0)
         cond_wait(&parking.woken, &parking.lock);
     if (!parking.must_stop)
         (void)cond_wait_for(&parking.woken, &parking.lock, LOOK_NS);
@@ -330,8 +384,8 @@ void parking_start(int fd, unsigned n_places, const struct parking_calls *calls)
     parking.fd = fd;
     parking.calls = *calls;
     parking.must_stop = false;
-    parking.first = NULL;
-    parking.end = &parking.first;
+    list_init(&parking.coming);
+    list_init(&parking.looked);
     atomic_store(&parking.n_waiting, 0);
     lock_init(&parking.lock, LOCK_LEAF);
     cond_init(&parking.woken);

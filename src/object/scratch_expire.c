@@ -2,8 +2,8 @@
  * Removing objects of scratch buckets whose time is over (namespace/expiry.h): nobody finds them any more,
  * and this is what gives their space back. Now and then it walks the buckets that have a `ttl`, in pages.
  *
- * 1. An object is removed only when it has ended by the very record that the removal finds: whoever writes
- * the key in between keeps what was written.
+ * 1. An object is removed only when it has ended by the very record that the removal finds, which says what
+ * the file says just before that: whoever writes the key or the file in between keeps what was written.
  * 2. A bucket is walked once in a quarter of its ttl, between TURN_MIN_NS and TURN_MAX_NS, whatever the
  * others have; sooner, as objects may have ends of their own, where that takes no more than one part in
  * WALK_SHARE of the time.
@@ -18,7 +18,7 @@
 
 #define PAGE          1000
 #define PAGE_BYTES    (2 * MIB)
-#define ENTRY_ARENA   (64 * KIB)
+#define ENTRY_ARENA   (256 * KIB)
 #define TURN_MIN_NS   ((uint64_t)1000000000)
 #define TURN_MAX_NS   ((uint64_t)600000000000)
 #define NS_PER_TTL_MS 250000 /* a quarter of a ms */
@@ -54,22 +54,30 @@ static int on_key(void *arg, const struct scratch_listed *x)
     return buf_slice(&w->after, x->key);
 }
 
+/* -ENOENT: it is gone, or has not ended any more. */
+static int remove_one(struct walk *w, const struct scratch_call *call, struct slice key, struct err *e)
+{
+    struct snode *n = w->service->scratch;
+    struct scratch_orphans orphans = {0};
+    arena_clear(w->a);
+    int r = sobject_record(n, call->bucket, key, w->a, e); /* somebody may be writing to it */
+    if (r == 0)
+        r = scratch_remove_over(n->names, call, key, w->bucket->p.object_ttl, sys->real_ns(), &orphans, e);
+    snode_free_unnamed(n, &orphans);
+    return r;
+}
+
 /* One that cannot be removed keeps no other: the first error is given in the end. */
 static int remove_page(struct walk *w, struct err *e)
 {
-    struct scratch *names = w->service->scratch->names;
     struct scratch_cred cred = snode_owner(w->bucket);
     const struct scratch_call call = {.bucket = w->bucket->id, .cred = &cred};
     struct slice rest = buf_view(&w->keys);
     int first = 0;
     /* Who changes the ttl has what is not removed by then. */
     while (rest.n > 0 && !atomic_load(&w->bucket->retired)) {
-        struct slice key = slice_split(&rest, '\0');
-        struct scratch_orphans orphans = {0};
         struct err local = {0};
-        int r =
-            scratch_remove_over(names, &call, key, w->bucket->p.object_ttl, sys->real_ns(), &orphans, &local);
-        snode_free_unnamed(w->service->scratch, &orphans);
+        int r = remove_one(w, &call, slice_split(&rest, '\0'), &local);
         w->removed += r == 0;
         if (r < 0 && r != -ENOENT && first == 0) {
             first = r;

@@ -39,6 +39,13 @@ struct walk {
     uint64_t removed;
 };
 
+/* Who changes the ttl has what is not removed by then; a node that ends does not wait, however many there are.
+ */
+static bool gives_up(const struct walk *w)
+{
+    return atomic_load(&w->bucket->retired) || object_is_stopping(w->service);
+}
+
 static int on_key(void *arg, const struct scratch_listed *x)
 {
     struct walk *w = arg;
@@ -74,8 +81,7 @@ static int remove_page(struct walk *w, struct err *e)
     const struct scratch_call call = {.bucket = w->bucket->id, .cred = &cred};
     struct slice rest = buf_view(&w->keys);
     int first = 0;
-    /* Who changes the ttl has what is not removed by then. */
-    while (rest.n > 0 && !atomic_load(&w->bucket->retired)) {
+    while (rest.n > 0 && !gives_up(w)) {
         struct err local = {0};
         int r = remove_one(w, &call, slice_split(&rest, '\0'), &local);
         w->removed += r == 0;
@@ -91,7 +97,7 @@ static int walk(struct walk *w, struct err *e)
 {
     bool more = true;
     int r = 0, first = 0;
-    while (r == 0 && more && !atomic_load(&w->bucket->retired)) {
+    while (r == 0 && more && !gives_up(w)) {
         struct scratch_list what = {.after = buf_view(&w->after), .max = PAGE};
         buf_clear(&w->keys);
         _cleanup_free_ char *after = slice_dup(what.after); /* on_key changes the buffer */

@@ -787,14 +787,13 @@ static bool has_unsettled(struct fixture *f)
     return n->n_unsettled > 0;
 }
 
-/* What has ended and is not removed yet when its bucket gets another ttl stays, by that. (Seen to fail where
- * the whole page went that was listed before.) */
-static void test_what_a_new_ttl_saves(void **state)
+/* Fifty objects have ended, and their removal begins, of which `look` sees the first. How many files there
+ * are beside them. */
+static uint64_t begin_removal(struct fixture *f, void (*look)(const struct kv_txn *t, enum kv_commit kind))
 {
-    struct fixture *f = *state;
     struct wire_bucket_set_req set = {.name = BUCKET, .settings = SLICE_LIT("ttl=100ms\n")};
     struct wire_bucket_set_rep rep;
-    uint64_t empty = count_files(f);
+    uint64_t others = count_files(f);
     keeper = f;
     atomic_store(&files_then, 0);
     for (int i = 0; i < 50; i++)
@@ -804,16 +803,25 @@ static void test_what_a_new_ttl_saves(void **state)
     sys->sleep_ns(200000000);          /* all of them will have ended, and nothing else is done */
     lock_take(&f->service->walk_lock); /* the steward's turn begins after the ttl is there */
     assert_int_equal(object_bucket_set(f->session, &set, f->arena, &rep, &f->e), 0);
-    atomic_store(&counting.look, take_ttl_away);
+    atomic_store(&counting.look, look);
     lock_drop(&f->service->walk_lock);
     for (int i = 0; i < 600 && atomic_load(&files_then) == 0; i++) {
         steward_hurry(f->service->steward);
         sys->sleep_ns(10000000);
     }
     assert_int_equal(atomic_load(&files_then), 1);
-    for (int i = 0; i < 300 && count_files(f) >= empty + 49; i++) /* the rest of the page, if it goes */
+    return others;
+}
+
+/* What has ended and is not removed yet when its bucket gets another ttl stays, by that. (Seen to fail where
+ * the whole page went that was listed before.) */
+static void test_what_a_new_ttl_saves(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t others = begin_removal(f, take_ttl_away);
+    for (int i = 0; i < 300 && count_files(f) >= others + 49; i++) /* the rest of the page, if it goes */
         sys->sleep_ns(10000000);
-    assert_true(count_files(f) >= empty + 49);
+    assert_true(count_files(f) >= others + 49);
 }
 
 static int written_fd; /* of a file that has ended, and that a program has open */
@@ -864,6 +872,26 @@ static void test_what_is_written_to_before_it_is_removed_stays(void **state)
     assert_string_equal(get(f, "m"), "textmore");
 }
 
+/* By the first removal of what has ended. */
+static void stop_soon(const struct kv_txn *t, enum kv_commit kind)
+{
+    (void)t, (void)kind;
+    atomic_store(&counting.look, NULL);
+    object_stop_soon(keeper->service);
+    atomic_store(&files_then, 1);
+}
+
+/* A node that is told to stop ends a walk: it would wait for it, minutes where millions have ended. Fails
+ * without object_is_stopping in gives_up (scratch_expire.c). */
+static void test_a_stop_ends_a_walk(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t others = begin_removal(f, stop_soon);
+    steward_stop(TAKE_PTR(f->service->steward)); /* waits for the walk, as the node does */
+    snode_wait_freed(f->service->scratch);
+    assert_true(count_files(f) >= others + 49);
+}
+
 /* A start may take longer than the steward waits before his first turn: what he looks after is there by then.
  * (Started before the scratch buckets are open he asks names that are none, and the node is killed, at each
  * start again.) */
@@ -909,6 +937,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_a_new_ttl_saves, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_what_is_written_to_before_it_is_removed_stays, setup_counting,
                                         teardown_counting),
+        cmocka_unit_test_setup_teardown(test_a_stop_ends_a_walk, setup_counting, teardown_counting),
         cmocka_unit_test_setup_teardown(test_the_steward_waits_for_a_slow_start, setup_counting,
                                         teardown_counting),
         cmocka_unit_test_setup_teardown(test_ended_objects_go_in_the_last_bucket, setup_local, teardown),

@@ -250,6 +250,23 @@ bool scratch_orphaned_since(struct scratch *s, uint64_t bucket, uint64_t ns)
     return at_ns > 0 && at_ns >= ns;
 }
 
+int scratch_note_ttl(struct scratch *s, uint64_t bucket, struct err *e)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(SCRATCH_KEY_MAX);
+    _cleanup_(kv_txn_freep) struct kv_txn *t = kv_txn_new(s->kv);
+    const char format = SCRATCH_FORMAT;
+    scratch_key(bucket, SCRATCH_INO_BUCKET, SCRATCH_KEY_ENDS, SLICE_NULL, &key);
+    kv_txn_put_plain(t, buf_view(&key), slice_of(&format, 1));
+    return kv_txn_commit(t, KV_DURABLE, e);
+}
+
+bool scratch_had_ttl(struct scratch *s, uint64_t bucket)
+{
+    _cleanup_buf_ struct buf key = BUF_INIT(SCRATCH_KEY_MAX);
+    scratch_key(bucket, SCRATCH_INO_BUCKET, SCRATCH_KEY_ENDS, SLICE_NULL, &key);
+    return kv_get(s->kv, buf_view(&key), /* ret_value= */ NULL, /* ret_version= */ NULL, /* e= */ NULL) == 0;
+}
+
 static int bucket_erase(struct scratch *s, uint64_t bucket, struct err *e)
 {
     _cleanup_buf_ struct buf from = BUF_INIT(SCRATCH_KEY_MAX), to = BUF_INIT(SCRATCH_KEY_MAX);

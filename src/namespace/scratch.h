@@ -142,6 +142,10 @@ int scratch_bucket_make(struct scratch *s, uint64_t bucket, uint32_t mode, uint3
 /* -ENOTEMPTY while it has anything but its root, orphans included. Durable. */
 int scratch_bucket_remove(struct scratch *s, uint64_t bucket, struct err *e);
 int scratch_statfs(struct scratch *s, uint64_t bucket, struct scratch_counts *ret, struct err *e);
+/* That the bucket has, or has had, a ttl, so that objects of it may have ends of their own: written down for
+ * good, durably, and asked for. False also when it cannot be read. */
+int scratch_note_ttl(struct scratch *s, uint64_t bucket, struct err *e);
+bool scratch_had_ttl(struct scratch *s, uint64_t bucket);
 /* Whether an inode of the bucket has lost its last link and is not gone: held, or not freed yet. */
 int scratch_orphaned(struct scratch *s, uint64_t bucket, bool *ret, struct err *e);
 /* Whether one lost its last link while it was held, since the monotonic time. */

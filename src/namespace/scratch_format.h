@@ -18,6 +18,7 @@
  * | "s" bucket(8) 2(8) "d" key           | as an entry, cookie 0: the key table, keys that are no path  |
  * | "s" bucket(8) 0(8) "c" lane(2)       | 1, inodes(8), bytes(8), keyed(8): part of the bucket's sums  |
  * | "s" bucket(8) 0(8) "m"               | 1: rewritten when a directory gets another parent            |
+ * | "s" bucket(8) 0(8) "e"               | 1: the bucket has had a ttl                                  |
  * | "z" bucket(8) inode(8)               | 1: no link leads to the inode; its data is still to be freed |
  * | "w" bucket(8) inode(8)               | 1, location: the inode's data is not settled                 |
  * | "q" mount(16) slot(4)                | 1, request(8), time(8), inode(8): what a request had done;   |
@@ -90,6 +91,7 @@ enum scratch_record {
     SCRATCH_KEY_PARTS = 'p',
     SCRATCH_KEY_COUNTS = 'c',
     SCRATCH_KEY_MOVES = 'm',
+    SCRATCH_KEY_ENDS = 'e',
 };
 
 struct scratch_dirent {

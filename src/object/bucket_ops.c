@@ -339,26 +339,32 @@ static int set_root(struct object_service *s, const struct bucket *old, const st
     return set.what ? scratch_setattr(s->scratch->names, &call, SCRATCH_ROOT, &set, a, &x, e) : 0;
 }
 
-/* Whether settings change where the bucket's data is. */
-static bool names_origin(struct slice settings)
+static bool is_rule(struct slice name)
+{
+    return slice_eq_str(name, "cache") || slice_eq_str(name, "rules"); /* what is never cached */
+}
+
+static bool is_ttl(struct slice name)
+{
+    return slice_eq_str(name, "ttl");
+}
+
+/* Whether one of the settings is such. */
+static bool names_one(struct slice settings, bool (*is_such)(struct slice name))
 {
     while (settings.n > 0) {
         struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
-        if (bucket_is_place(name))
+        if (is_such(name))
             return true;
     }
     return false;
 }
 
-/* Whether settings say what is never cached. */
-static bool names_rules(struct slice settings)
+/* Objects keep the ends that they were given while their bucket has had a ttl, and are to be freed then. */
+static int note_ttl(struct object_service *s, const struct bucket *old, struct slice settings, struct err *e)
 {
-    while (settings.n > 0) {
-        struct slice line = slice_split(&settings, '\n'), name = slice_split(&line, '=');
-        if (slice_eq_str(name, "cache") || slice_eq_str(name, "rules"))
-            return true;
-    }
-    return false;
+    bool has_files = bucket_is_scratch(old) && !bucket_is_memory(old);
+    return has_files && names_one(settings, is_ttl) ? scratch_note_ttl(s->scratch->names, old->id, e) : 0;
 }
 
 int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *req, struct arena *a,
@@ -369,14 +375,16 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     _cleanup_(bucket_unrefp) struct bucket *old = NULL, *b = NULL;
     if (req->settings.n > SETTINGS_MAX_BYTES)
         return err_set(e, -E2BIG, "settings are too long");
-    int r = names_origin(req->settings) ? try_changed(s, req->name, req->settings, a, e) : 0;
+    int r = names_one(req->settings, bucket_is_place) ? try_changed(s, req->name, req->settings, a, e) : 0;
     if (r == 0)
         r = bucket_find(s->buckets, req->name, &old, e);
-    bool held = r == 0 && names_origin(req->settings);
+    bool held = r == 0 && names_one(req->settings, bucket_is_place);
     if (held && (r = back_hold(s->back, old, "change its origin", e)) < 0)
         return r;
     if (r == 0)
         r = keep_check(s, req->name, req->settings, e);
+    if (r == 0)
+        r = note_ttl(s, old, req->settings, e);
     if (r == 0)
         r = bucket_change(s->buckets, req->name, req->settings, &b, e);
     if (held)
@@ -401,7 +409,7 @@ int op_bucket_set(struct object_session *ses, const struct wire_bucket_set_req *
     if (n < 0)
         log_warn("object", "bucket %s: what was cached of its former origin stays until it is evicted: %s",
                  b->name, err_text((int)n));
-    return names_rules(req->settings) ? object_drop_never(s, b, SLICE_NULL, e) : 0;
+    return names_one(req->settings, is_rule) ? object_drop_never(s, b, SLICE_NULL, e) : 0;
 }
 
 void object_on_bucket_removed(struct object_service *s, object_removed_fn fn, void *arg)

@@ -435,10 +435,11 @@ void value_handle_unref(struct value_handle *h); /* the last one drops what was 
 /* Removes objects of scratch buckets that have ended. The steward's. */
 struct expire_turn;
 void sobject_expire_turn(struct object_service *s);
-/* Whether a bucket with this ttl is to be walked now (monotonic). */
+/* Whether a bucket with this ttl (0: it had one) is to be walked now (monotonic). own_ends: the walk has seen
+ * objects with an end of their own, or not all there are. */
 bool sobject_expire_is_due(struct object_service *s, uint64_t bucket_id, uint64_t ttl_ms, uint64_t now_ns);
-void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_t began_ns,
-                           uint64_t ended_ns);
+void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_t began_ns, uint64_t ended_ns,
+                           bool own_ends);
 void sobject_expire_free(struct object_service *s);
 
 /* ---- scratch buckets: scratch_open.c, scratch_close.c, scratch_reader.c, scratch_writer.c ---- */

@@ -1,12 +1,14 @@
 /*
  * Removing objects of scratch buckets whose time is over (namespace/expiry.h): nobody finds them any more,
- * and this is what gives their space back. Now and then it walks the buckets that have a `ttl`, in pages.
+ * and this is what gives their space back. Now and then it walks the buckets that have a `ttl`, or had one,
+ * as objects keep the ends of their own that they were given then, in pages.
  *
  * 1. An object is removed only when it has ended by the very record that the removal finds, which says what
  * the file says just before that: whoever writes the key or the file in between keeps what was written.
  * 2. A bucket is walked once in a quarter of its ttl, between TURN_MIN_NS and TURN_MAX_NS, whatever the
  * others have; sooner, as objects may have ends of their own, where that takes no more than one part in
- * WALK_SHARE of the time.
+ * WALK_SHARE of the time. One that has no ttl any more, and in which no object has an end of its own, once in
+ * NONE_NS: what a rename or a late PUT has hidden from the walk waits for so long.
  *
  * Failure modes: what cannot be listed or removed is logged, once for a bucket and walk, and tried again by
  * the next one.
@@ -15,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "origin/meta.h"
 
 #define PAGE          1000
 #define PAGE_BYTES    (2 * MIB)
@@ -23,11 +26,13 @@
 #define TURN_MAX_NS   ((uint64_t)600000000000)
 #define NS_PER_TTL_MS 250000 /* a quarter of a ms */
 #define WALK_SHARE    20
+#define NONE_NS       ((uint64_t)24 * 3600 * 1000000000)
 
 /* When a bucket with a ttl was walked last, and for how long. */
 struct expire_turn {
     struct expire_turn *next;
     uint64_t bucket_id, ended_ns, took_ns; /* monotonic */
+    bool own_ends;                         /* sobject_expire_walked */
 };
 
 struct walk {
@@ -37,9 +42,11 @@ struct walk {
     struct buf keys;  /* of a page: what has ended, each with a NUL behind it */
     struct buf after; /* last key seen */
     uint64_t removed;
+    bool own_ends;
 };
 
-/* Who changes the ttl has what is not removed by then; a node that ends does not wait, however many there are.
+/* Who changes the ttl has what is not removed by then; a node that ends does not wait, however many there
+ * are.
  */
 static bool gives_up(const struct walk *w)
 {
@@ -51,6 +58,7 @@ static int on_key(void *arg, const struct scratch_listed *x)
     struct walk *w = arg;
     struct scratch_inode inode = *x->inode;
     arena_clear(w->a);
+    w->own_ends |= inode.meta.n > 0 && meta_get(inode.meta, META_EXPIRES).n > 0;
     bool over = sobject_is_over(w->service->scratch, w->bucket, w->a, &inode);
     int r = over ? buf_slice(&w->keys, x->key) : 0;
     if (over && r == 0)
@@ -112,10 +120,12 @@ static int walk(struct walk *w, struct err *e)
             }
         }
     }
+    w->own_ends |= r < 0 || more;
     return r < 0 ? r : first;
 }
 
-static void walk_bucket(struct object_service *s, const struct bucket *b)
+/* own_ends, of sobject_expire_walked. */
+static bool walk_bucket(struct object_service *s, const struct bucket *b)
 {
     struct err e = {0};
     struct walk w = {.service = s,
@@ -130,6 +140,7 @@ static void walk_bucket(struct object_service *s, const struct bucket *b)
     arena_free(w.a);
     buf_fini(&w.keys);
     buf_fini(&w.after);
+    return w.own_ends;
 }
 
 /* ---- turns ---- */
@@ -149,12 +160,16 @@ bool sobject_expire_is_due(struct object_service *s, uint64_t bucket_id, uint64_
     const struct expire_turn *x = *find_locked(s, bucket_id);
     if (!x)
         return true;
+    if (ttl_ms == 0 && !x->own_ends)
+        return now_ns - x->ended_ns >= NONE_NS;
+    ttl_ms = ttl_ms == 0 ? UINT64_MAX : ttl_ms;
     uint64_t quarter_ns = MIN(ttl_ms, TURN_MAX_NS / NS_PER_TTL_MS) * NS_PER_TTL_MS;
     uint64_t cheap_ns = MIN(x->took_ns, TURN_MAX_NS) * WALK_SHARE;
     return now_ns - x->ended_ns >= MAX(MIN(quarter_ns, cheap_ns), TURN_MIN_NS);
 }
 
-void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_t began_ns, uint64_t ended_ns)
+void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_t began_ns, uint64_t ended_ns,
+                           bool own_ends)
 {
     LOCK_SCOPE(&s->expire_lock);
     struct expire_turn **at = find_locked(s, bucket_id);
@@ -165,6 +180,7 @@ void sobject_expire_walked(struct object_service *s, uint64_t bucket_id, uint64_
     }
     (*at)->took_ns = ended_ns - began_ns;
     (*at)->ended_ns = ended_ns;
+    (*at)->own_ends = own_ends;
 }
 
 static void forget(struct object_service *s, uint64_t bucket_id)
@@ -175,9 +191,10 @@ static void forget(struct object_service *s, uint64_t bucket_id)
     free(x);
 }
 
-static bool has_ends(const struct bucket *b)
+static bool may_have_ends(struct object_service *s, const struct bucket *b)
 {
-    return bucket_is_scratch(b) && !bucket_is_memory(b) && b->p.object_ttl > 0;
+    return bucket_is_scratch(b) && !bucket_is_memory(b) &&
+           (b->p.object_ttl > 0 || scratch_had_ttl(s->scratch->names, b->id));
 }
 
 /* The i-th of the buckets that were walked, or 0. */
@@ -195,7 +212,7 @@ static void forget_gone(struct object_service *s)
     uint64_t id;
     for (size_t i = 0; (id = walked_at(s, i)) != 0;) {
         _cleanup_(bucket_unrefp) struct bucket *b = bucket_find_id(s->buckets, id);
-        if (b && has_ends(b))
+        if (b && may_have_ends(s, b))
             i++;
         else
             forget(s, id);
@@ -207,10 +224,10 @@ void sobject_expire_turn(struct object_service *s)
     forget_gone(s);
     for (struct bucket *b = NULL; (b = bucket_next(s->buckets, b));) {
         uint64_t began_ns = sys->mono_ns();
-        if (!has_ends(b) || !sobject_expire_is_due(s, b->id, b->p.object_ttl, began_ns))
+        if (!may_have_ends(s, b) || !sobject_expire_is_due(s, b->id, b->p.object_ttl, began_ns))
             continue;
-        walk_bucket(s, b);
-        sobject_expire_walked(s, b->id, began_ns, sys->mono_ns());
+        bool own_ends = walk_bucket(s, b);
+        sobject_expire_walked(s, b->id, began_ns, sys->mono_ns(), own_ends);
     }
 }
 

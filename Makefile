@@ -32,7 +32,7 @@ lint: ## include rule, formatting, house rules, warnings as errors
 format: ## clang-format over the tree
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
 
-bench: ## measure, about three quarters of an hour; QUICK=1 for under five, ALL=1 with peers and the heaviest rows
+bench: ## measure, about an hour and a half; QUICK=1 for under five minutes, ALL=1 with the heaviest rows
 	@bench/run $(if $(QUICK),--quick) $(if $(ALL),--all)
 
 soak: ## the long forms of the tests, seeded

@@ -269,7 +269,7 @@ def plots_of(directory, names):
     return [f"![{PLOTS[name]}]({{folder}}{name})" for name in names if (directory / name).exists()]
 
 
-README_TEXT = """Goal beside result, made by `make bench` and, where the measurement is a heavy one (peers, shards, a million names), `make bench ALL=1`
+README_TEXT = """Goal beside result, made by `make bench` and, where the measurement is a heavy one (shards, a million names), `make bench ALL=1`
 each on one machine: medians of interleaved pairs with minimum and maximum. Every other round goes in the opposite order: where the medians of the
 two orders lie on different sides of the goal and differ by more than a factor of two, both stand there in place of a verdict. Spread, machine, versions and
 commands are in [bench/RESULTS.md](bench/RESULTS.md), and above its last table the runs that the rows are of. Beside peers the processor time is compared

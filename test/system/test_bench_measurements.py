@@ -94,7 +94,7 @@ def test_every_peer_is_in_one_of_them(lab_module):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", RUN.NAMES + RUN.HEAVY)
+@pytest.mark.parametrize("name", RUN.ALL)
 def test_each_measurement_can_be_made(tiny, monkeypatch, need_fuse, work, tmp_path, capfd, name):
     """It ends, each of its rows has numbers and stands on the page and on the terminal, and every goal that is for it has a row
     of it, with the ratio that is promised; nothing is left in its directory. (Seen to fail with a measurement that raises, with a

@@ -500,6 +500,17 @@ def test_a_quick_run_that_is_not_warns(lab_module, monkeypatch, tmp_path, capsys
     assert len(warnings) == int(warned) and all("this quick run took 5.0 minutes" in line for line in warnings)
 
 
+@pytest.mark.parametrize("options, lists", [([], ["NAMES", "PEERS"]), (["--quick"], ["NAMES"]), (["--flames"], ["NAMES"]), (["--all"], ["NAMES", "PEERS", "HEAVY"])])
+def test_which_measurements_a_run_makes(monkeypatch, tmp_path, options, lists):
+    """The peers are in a run without options: what it is compared with is measured with it, but their processors' time is nobody's to look into. Only what is named runs with --only, each once."""
+    run = bench_run()
+    monkeypatch.setattr(sys, "argv", ["bench/run", "--dir", str(tmp_path), *options])
+    given, chosen = run.arguments()
+    assert chosen == sum((getattr(run, name) for name in lists), []) == run.wanted(given)
+    monkeypatch.setattr(sys, "argv", ["bench/run", "--dir", str(tmp_path), "--only", "peers_s3,warm,peers_s3"])
+    assert run.arguments()[1] == ["peers_s3", "warm"]
+
+
 def test_a_result_that_could_not_be_had_again_says_so(lab_module, monkeypatch, tmp_path):
     """A measurement that fails leaves its result of before, on whose page and in whose lines of the table that stands, with the reason, until it is made
     again; one that never was made leaves none. (Seen to fail without note_failure: the figures of before stood there as if nothing had happened.)"""
@@ -673,7 +684,7 @@ def test_every_measurement_is_known_everywhere(lab_module):
     import versus
     import work
     run = bench_run()
-    names = run.NAMES + run.HEAVY
+    names = run.ALL
     modules = (measures, calls, front, uploads, work, moving, versus, cold_peers, scratch, polling, uneven)
     functions = [name for module in modules for name in module.MEASURES]
     assert sorted(names) == sorted(functions) == sorted(report.TITLES) and len(set(names)) == len(names)
@@ -734,7 +745,8 @@ def test_the_words_are_those_of_the_measurements(lab_module):
     assert f"{lab_module.FREE_BYTES >> 30} GiB free ({lab_module.QUICK_FREE_BYTES >> 30} for a quick run)" in " ".join(readme.split())
     assert run.QUICK_MINUTES == 5 and "under five minutes" in readme and goals.PAIRS == 9 and "at least nine times" in readme
     by_default, heavy = readme.split("The heavy ones, with `--all` or by name:")
-    for names, table in ((run.NAMES, by_default), (run.HEAVY, heavy)):
+    by_default, beside = by_default.split("Beside peers, unless `--quick`")
+    for names, table in ((run.NAMES, by_default), (run.PEERS, beside), (run.HEAVY, heavy)):
         rows = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
         missing = [name for name in names if not any(f"`{name}`" in row for row in rows)]
         assert not missing, f"README.md of bench/ has them in no row, or in that of the others: {missing}"
